@@ -12,11 +12,13 @@ def one_tap(s: Schedule, phase: str) -> bool:
     return same and not moved and not s.rearranged(phase)
 
 
-def whole_blocks(s: Schedule, phase: str, channels: str, width: int) -> tuple[int, bool]:
-    """The number of whole blocks of channels, and whether there is a separate ragged one."""
+def whole_blocks(s: Schedule, phase: str, channels: str, width: int, pairs: bool = False) -> tuple[int, bool]:
+    """The number of whole blocks of channels, and whether there is a ragged one: it is separate, and so is an odd one
+    from ``pairs``."""
     whole, rest = divmod(s.shape("value" if channels == "k" else "inputs")[0], width)
-    if whole and rest:
-        s.split(phase, f"{channels}_outer", [whole])
+    inside = range(1, whole + (rest > 0))
+    if cuts := sorted({whole, whole - whole % 2 if pairs else whole}.intersection(inside)):
+        s.split(phase, f"{channels}_outer", cuts)
     return whole, rest > 0
 
 

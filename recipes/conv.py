@@ -25,6 +25,7 @@ __all__ = ["backward", "forward", "update"]
 LARGE = 2**22  # elements, from which on an array is taken to be in memory, not in the caches
 FAR_BLOCKS = 12  # of channels, from which on a single tap's are fetched ahead
 FEW_PASSES = 4  # over a source, up to which its blocks are fetched ahead for several taps
+FEW_IMAGES = 8  # fewer do not keep the threads busy with a part of the work each
 IMAGES = 8  # whose same pixel is in a register tile: more evict each other, often a multiple of a page apart
 
 
@@ -138,23 +139,30 @@ def _register_tile(
         _each_pixel(s, phase, row)
     else:
         _tile_row(s, phase, row, tile, **({"unroll_type": 1} if others else {}))
+    few = s.extent(phase, "n") < FEW_IMAGES
+    apart = few or bool(images) and not rows  # a thread gets few images: all blocks of channels are shared, too
+    blocks, ragged = whole_blocks(s, phase, channels, target.simd_width, pairs=apart)
+    together = not ragged and blocks % 2 == 0
+    if apart and not together and blocks + ragged > 1:
+        s.distribute(phase, "n")  # costs a pass over the source
+        together = True
     if images:
         s.unroll_and_jam(phase, "n", images)
-    blocks, ragged = whole_blocks(s, phase, channels, target.simd_width)
     if blocks > 1:
         s.unroll_and_jam(phase, f"{channels}_outer", 2)
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
     if "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
     _fetch_ahead(s, target, phase, f"{summed}_outer", len(pixels) == 1, -(-blocks // 2) + ragged)
-    # An odd block is separate from the pairs, a ragged one from the whole ones.
-    together = not ragged and blocks % 2 == 0
     for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate
-        shared = [loop, f"{channels}_outer"]
-        if images and together:  # weights are many beside the pixels: a thread keeps some for all images
+        shared = [loop, f"{channels}_outer"] if together else [loop]
+        if images and len(shared) > 1:  # weights are many beside the pixels: a thread keeps some for all images
             shared.reverse()
             s.reorder(phase, shared)
-        s.parallelize(phase, shared if together else loop)
+        if few and blocks and not images:  # rows, too, unless a chain's sums are made between them and the images
+            alone = present(s, phase, *(f"{channels}_outer{number}" for number in ("", "_1", "_2")))
+            s.parallelize(phase, [loop, *alone, f"{channels}_inner", pixels[0]], optional=True)
+        s.parallelize(phase, shared)
 
 
 def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, flat: bool, passes: int) -> None:

@@ -160,16 +160,24 @@ def test_all_images_run_on_all_threads(shape: tuple[int, ...], monkeypatch: pyte
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx2", runs=True).name)
     net = assert_computes(shape)
     for phase in ("forward", "backward"):
-        (kernel,) = (c for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", phase))
-        nests = re.findall(
-            r"#pragma omp for(?: collapse\((\d)\))?.*\n((?: *for \(int \w+ = .*\n)+)", kernel.source.source
-        )
-        shared = {
-            variable
-            for collapsed, loops in nests
-            for variable in re.findall(r"for \(int (\w+) = ", loops)[: int(collapsed or 1)]
-        }
-        assert {"n", "n_1"} <= shared, phase
+        assert {"n", "n_1"} <= {loop for loops in shared_loops(net, phase) for loop in loops}, phase
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 24, 9, 3, 1), (2, 33, 41, 16, 3, 1), (1, 9, 12, 12, 5, 1)], ids=str)
+def test_threads_share_the_rows_of_few_images(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whole blocks, an odd one and a ragged one: all of them ran on one thread for a single image."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named("avx2", runs=True).name)
+    net = assert_computes(shape)
+    for phase, row in (("forward", "y"), ("backward", "i2")):
+        shared = [loops for loops in shared_loops(net, phase) if not loops[0].startswith("weights_packed")]
+        assert shared and all(row in loops for loops in shared), (phase, shared)
+
+
+def shared_loops(net: Net, phase: str) -> list[list[str]]:
+    """The loops of the convolution's phase that threads share, those of one pragma together."""
+    (kernel,) = (c for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", phase))
+    found = re.findall(r"#pragma omp for(?: collapse\((\d)\))?.*\n((?: *for \(int \w+ = .*\n)+)", kernel.source.source)
+    return [re.findall(r"for \(int (\w+) = ", loops)[: int(collapsed or 1)] for collapsed, loops in found]
 
 
 @pytest.fixture
