@@ -72,7 +72,7 @@ def _side_by_side(s: Schedule, phase: str, channel: str, row: int) -> tuple[str,
     reads of an image is one piece of memory then, which the processor fetches ahead; one row is too short for that.
     Where no such group divides the channels: their loop, and how many of them share cache lines."""
     channels, inner = s.extent(phase, channel), f"{channel}_inner"
-    limits = (NEIGHBOURS // row, MOST // s.blocks("inputs").get(0, 1), channels // 8)  # eight groups for the threads
+    limits = (NEIGHBOURS // row, MOST // s.blocks("inputs").get(0, 1), channels // 16)  # sixteen groups for the threads
     most = max(1, min(limits))
     group = max(size for size in range(1, most + 1) if channels % size == 0)
     if group * row < PIECE:

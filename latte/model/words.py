@@ -40,5 +40,6 @@ INFINITY = float("inf")
 
 
 def sigmoid(x: Any) -> Any:
-    """``1 / (1 + exp(-x))``, a helper for bodies. For great negative ``x`` it and its derivative are zero."""
+    """``1 / (1 + exp(-x))``, a helper for bodies. It and its derivative are zero for ``x`` below -88.7, where the
+    exponential is infinite."""
     return 1.0 / (1.0 + exp(-x))

@@ -270,6 +270,7 @@ def alone(
     *,
     change: Callable[[np.ndarray], np.ndarray] = np.asarray,
     target: str | None = None,
+    threads: int = 1,
 ) -> Alone:
     """Declare, compile and seed a net of one layer on data, and run it once.
 
@@ -279,12 +280,13 @@ def alone(
         make: declares the layer on a data layer.
         change: what to do to the random data first (round them, say, so that there are equal ones).
         target: what code is made for.
+        threads: that run it.
     """
     net = Net(batch, seed=3)
     net.force_backward = True
     data = MemoryDataLayer(net, shape)
     layer = make(net, data)
-    net.compile(threads=1, target=target)
+    net.compile(threads=threads, target=target)
     generator = np.random.default_rng(abs(hash((batch, shape))) % 2**32)
     x = change(generator.normal(size=(batch, *shape))).astype(np.float32)
     gradient = generator.normal(size=(batch, *layer.shape)).astype(np.float32)

@@ -10,6 +10,7 @@ import pytest
 from latte import BatchNormLayer, Net
 from latte.ensemble import Ensemble
 from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS as IN_BLOCKS
+from tests.codegen.test_machine_code import target_named
 from tests.layers.references import ROUNDING, Alone, BatchNorm, alone, assert_within
 
 SHAPES = {
@@ -24,13 +25,15 @@ SHAPES = {
     "vectors of single pixels": (5, (17, 1, 1)),
     "many small images": (52, (3, 7, 9)),
     "many vectors": (258, (5,)),
-    "groups of channels": (3, (256, 7, 9)),
-    "groups of channels and of images": (44, (176, 7, 7)),
+    "groups of channels": (3, (288, 7, 9)),
+    "groups of channels and of images": (44, (336, 7, 7)),
+    "groups of longer rows": (3, (64, 25, 25)),
     "channels that make no groups": (5, (97, 7, 7)),
     "blocks": (3, (32, 5, 6)),
     "blocks, the last one ragged": (4, (19, 7, 7)),
     "blocks of small images": (52, (16, 3, 3)),
-    "groups of blocks": (4, (512, 5, 5)),
+    "groups of blocks": (4, (512, 7, 7)),
+    "groups of blocks on AVX2": (5, (512, 7, 7)),
     "blocks of vectors": (7, (33,)),
     "blocks of single pixels": (5, (16, 1, 1)),
 }
@@ -71,13 +74,12 @@ def trial(request: pytest.FixtureRequest) -> Trial:
             net.use_recipe(layer, IN_BLOCKS)
         return layer
 
-    result = alone(
-        batch,
-        shape,
-        make,
-        change=lambda x: x + 2.0,
-    )
+    target = target_named("avx2", runs=True).name if "AVX2" in request.param else None
+    threads = 3 if "groups" in request.param else 1
+    result = alone(batch, shape, make, change=lambda x: x + 2.0, target=target, threads=threads)
     executable = result.net.executable
+    commands = [outcome.command.text for outcome in executable.plan.outcomes[result.layer.name]]
+    assert any(text.startswith("tile_loop('forward', 'c") for text in commands) == request.param.startswith("groups")
     blocks = executable.buffers[f"{result.layer.name}.value"].layout.blocks
     assert blocks == (((1, executable.plan.target.simd_width),) if "blocks" in request.param else ())
     generator = np.random.default_rng(5)
