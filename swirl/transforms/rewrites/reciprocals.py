@@ -105,12 +105,21 @@ def _first_run(program: Program, nest: Nest) -> _Run | None:
 
 def _divisors(value: ast.expr, certain: bool = True) -> Iterator[tuple[ast.expr, bool]]:
     """What ``value`` divides by, and whether that is evaluated whenever ``value`` is."""
+    match value:
+        case ast.Subscript():  # integers
+            return
+        case ast.IfExp(test, body, orelse):
+            always, sometimes = [test], [body, orelse]
+        case ast.BoolOp(values=[first, *others]):
+            always, sometimes = [first], others
+        case _:
+            always, sometimes = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)], []
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
         yield value.right, certain
-    for place, part in enumerate(ast.iter_child_nodes(value)):
-        if isinstance(part, ast.expr) and not isinstance(value, ast.Subscript):
-            skipped = isinstance(value, (ast.IfExp, ast.BoolOp)) and place > (isinstance(value, ast.BoolOp))
-            yield from _divisors(part, certain and not skipped)
+    for part in always:
+        yield from _divisors(part, certain)
+    for part in sometimes:
+        yield from _divisors(part, False)
 
 
 def _pays(program: Program, nest: Nest, run: _Run) -> bool:
