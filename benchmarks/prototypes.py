@@ -71,6 +71,15 @@ def batch_norm_cases(batch: int = 64) -> list[Case]:
     ]
 
 
+def _phases(batch: int, channels: int, height: int, lines: Sequence[tuple[tuple[str, ...], str]]) -> list[Case]:
+    """Forward, backward and update of a 3 × 3 convolution; the program and the line of each."""
+    declare = partial(nets.convolution, batch, channels, channels, height, 3)
+    return [
+        Case(f"convolution {channels}, {height}: {phase}", program, line, declare, (phase,))
+        for phase, (program, line) in zip(STEP, lines, strict=True)
+    ]
+
+
 def convolution_cases(batch: int = 64) -> list[Case]:
     """Convolutions in blocks of 16 channels: the phases of 3 × 3 ones, and a 1 × 1 one forwards."""
     cases = []
@@ -82,13 +91,12 @@ def convolution_cases(batch: int = 64) -> list[Case]:
         (512, 7, "LO9", "HB7 NB16 mode0"),
     ):
         shape = rf"\({batch},{channels},{channels},{height}\)"
-        declare = partial(nets.convolution, batch, channels, channels, height, 3)
-        for phase, program, line in (
-            ("forward", ("conv4",), rf"conv4 skip-pad {shape} PX\S+ KB2 {order}"),
-            ("backward", ("dw",), rf"bwdD {shape} incl\. weight flip"),
-            ("update", ("dw",), rf"bwdW {shape} 3s x 8c acc, {block}"),
-        ):
-            cases.append(Case(f"convolution {channels}, {height}: {phase}", program, line, declare, (phase,)))
+        lines = (
+            (("conv4",), rf"conv4 skip-pad {shape} PX\S+ KB2 {order}"),
+            (("dw",), rf"bwdD {shape} incl\. weight flip"),
+            (("dw",), rf"bwdW {shape} 3s x 8c acc, {block}"),
+        )
+        cases += _phases(batch, channels, height, lines)
     one = partial(nets.convolution, batch, 64, 256, 56, 1)
     return [*cases, Case("convolution 1 × 1, 64 to 256, 56: forward", ("c1x1",), "1x1 conv NT PB56", one, ("forward",))]
 
@@ -116,14 +124,12 @@ def avx2_cases(batch: int = 64) -> list[Case]:
         (512, 7, "9 BC4", "YB7 NB8 k/threads"),
     ):
         shape = f"N{batch} {channels},{height}"
-        declare = partial(nets.convolution, batch, channels, channels, height, 3)
-        for phase, program, line in (
-            ("forward", "fwd", rf"fwd {shape} 6x2 cut 0 order {order} NB16 YB1"),
-            ("backward", "fwd", rf"bwd {shape} \(flip included\) order {order[0]}"),
-            ("update", "dw", rf"dw {shape} tile 3sx4c {block} U1"),
-        ):
-            name = f"convolution {channels}, {height}: {phase}"
-            cases.append(Case(name, (program, str(batch)), line, declare, (phase,)))
+        lines = (
+            (("fwd", f"{batch}"), rf"fwd {shape} 6x2 cut 0 order {order} NB16 YB1"),
+            (("fwd", f"{batch}"), rf"bwd {shape} \(flip included\) order {order[0]}"),
+            (("dw", f"{batch}"), rf"dw {shape} tile 3sx4c {block} U1"),
+        )
+        cases += _phases(batch, channels, height, lines)
     for channels, height in ((832, 7), (512, 28)):
         name = f"batch norm {channels}, {height} in blocks: step"
         line = f"batch norm step 64,{channels},{height}x{height} images/thr NT pf rev"

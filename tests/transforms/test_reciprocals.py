@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from swirl.ir.nest import Program
@@ -70,8 +72,7 @@ APART = {
 
 
 def _in_a_loop(block: str, extent: int = 5) -> Program:
-    lines = [line.removeprefix("        ") for line in block.strip("\n").rstrip().splitlines()]
-    text = f"for i in range({extent}):\n" + "".join(f"    {line}\n" for line in lines)
+    text = f"for i in range({extent}):\n" + textwrap.indent(textwrap.dedent(block).strip("\n"), "    ")
     return program(text, **dict.fromkeys("abxyz", (extent,)))
 
 

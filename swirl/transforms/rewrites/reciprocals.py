@@ -84,15 +84,14 @@ class _Run:
 
 def _first_run(program: Program, nest: Nest) -> _Run | None:
     """The first statements for which a reciprocal is worth a local."""
-    open_runs: dict[tuple[Path, str], _Run] = {}
+    open_runs: dict[tuple[Path, str, str], _Run] = {}
     for path, statement in walk(nest.body):
-        block, (_, index) = path[:-1], path[-1]
+        block, (branch, index) = path[:-1], path[-1]
         if isinstance(statement, ASSIGNMENTS) and statement.value is not None:
             for divisor, certain in _divisors(statement.value):
                 if isinstance(divisor, ast.Constant):
                     continue
-                key = ((*block, (path[-1][0], 0)), unparse(divisor))
-                run = open_runs.setdefault(key, _Run(divisor, path, index))
+                run = open_runs.setdefault((block, branch, unparse(divisor)), _Run(divisor, path, index))
                 run.last, run.count, run.certain = index, run.count + 1, run.certain or certain
         if open_runs:
             stored = changed_in(statement)
