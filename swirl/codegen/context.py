@@ -31,8 +31,8 @@ _RESERVED_WORDS = """
     linux unix math_errhandling main std buffers fabs fabsf
     maximum minimum floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
-    scatter_bool load_strided store_strided store_first interleaved stream_lanes philox in_order load_again truncated
-    wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference
+    scatter_bool load_strided store_strided store_first interleaved load_turned stream_lanes philox in_order load_again
+    truncated wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference
 """
 _RESERVED = frozenset({*_RESERVED_WORDS.split(), *FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)})
 _OF_HEADERS = re.compile("_mm|__|_ZGV|_kn|_CMP|M_|[A-Z][A-Z0-9_]{2}")

@@ -37,6 +37,11 @@ class PlainLanes:
     def filled(self, *_: object) -> None:
         """g++ sees the statements one by one."""
 
+    def turned(
+        self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
+    ) -> tuple[list[Node], Sequence[ast.stmt]]:
+        return [], body
+
     def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         raise Unsupported(f"{name}: the portable target has no vector registers")
 

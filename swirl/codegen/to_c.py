@@ -63,6 +63,12 @@ class VectorLoops(Protocol):
         """The copies of an unrolled body in which a vector loop writes what those of the others leave out of a row;
         None where it is not so, or makes no difference."""
 
+    def turned(
+        self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
+    ) -> tuple[list[Node], Sequence[ast.stmt]]:
+        """Loads of whole rows before the copies of an unrolled body, and the body that takes its lanes from them; none,
+        and the body as it is, where it makes no difference."""
+
     def declare(self, context: Context, name: str, dtype: str, shape: tuple[int, ...]) -> tuple[Local, list[Node]]:
         """A local array whose last dimension is held in vector registers."""
 
@@ -181,10 +187,11 @@ class Statements:
         filled = self.vectors.filled(self, loop, values, body)
         if filled is not None:
             return filled
-        result = []
-        for value in values:
-            with self.copy(loop, value):
-                result += self.body(body)
+        with context.scope():
+            result, body = self.vectors.turned(self, loop, values, body)
+            for value in values:
+                with self.copy(loop, value):
+                    result += self.body(body)
         return result
 
     @contextmanager

@@ -18,6 +18,7 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
 from swirl.codegen.to_c import Statements, declaration_rows
+from swirl.codegen.turned import turned_loads
 from swirl.ir.affine import Affine, affine
 from swirl.ir.hints import stored_value, streamed
 from swirl.ir.names import stored_in
@@ -58,6 +59,13 @@ class RegisterLanes:
         with statements.copy(copies, values[0]):
             nodes += self._stored(statements, row, parts)
         return nodes
+
+    def turned(
+        self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
+    ) -> tuple[list[Node], Sequence[ast.stmt]]:
+        """Loads of whole rows before the copies of an unrolled body, whose lanes are rows apart, and the body that
+        takes its lanes from them."""
+        return turned_loads(statements, self.instructions, copies, values, body)
 
     def _stored(self, statements: Statements, row: _Row, parts: Sequence[Sequence[Expression]]) -> list[Node]:
         """What the copies have computed, a register of the row after the other."""
