@@ -76,9 +76,10 @@ class AttentionEnsemble(HeadsEnsemble):
                     shift = stop_gradient(largest)
                     total = 0.0
                     for s in range(min(S, t + 1 + self.ahead)):
-                        total += exp(self.scale * (weights[n, h, t, s] - shift))
+                        weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift))
+                        total += weights[n, h, t, s]
                     for s in range(min(S, t + 1 + self.ahead)):
-                        weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift)) / total
+                        weights[n, h, t, s] = weights[n, h, t, s] / total
         self.add_up(weights, values, value)
 
 

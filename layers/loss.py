@@ -7,9 +7,18 @@ from typing import Any
 
 from latte.ensemble import Ensemble, LossEnsemble
 from latte.layers.labels import ClassOptions, classes_of, judged
-from latte.layers.softmax import exponentials
+from latte.layers.softmax import largest_of
 from latte.net import Net
 from latte.neuron import Constant, Field, exp, float32, given, log, stop_gradient
+
+
+def exponentials(inputs, n):
+    """The largest element of an item, without a gradient, and the sum of ``exp(x - largest)``."""
+    shift = largest_of(inputs, n)
+    total = 0.0
+    for c in range(inputs.shape[1]):
+        total += exp(inputs[n, c] - shift)
+    return shift, total
 
 
 class SoftmaxLossEnsemble(LossEnsemble):

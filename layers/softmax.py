@@ -16,15 +16,6 @@ def largest_of(inputs, n):
     return stop_gradient(largest)
 
 
-def exponentials(inputs, n):
-    """The largest element of an item, without a gradient, and the sum of ``exp(x - largest)``."""
-    shift = largest_of(inputs, n)
-    total = 0.0
-    for c in range(inputs.shape[1]):
-        total += exp(inputs[n, c] - shift)
-    return shift, total
-
-
 def exp_beside(x, largest):
     """``exp(x - largest)``; of the largest 0, with the slope 1: the sum of these keeps its digits where it is small."""
     part = exp(x - stop_gradient(largest))
@@ -50,9 +41,13 @@ class SoftmaxEnsemble(Ensemble):
     def forward(self, inputs, value):
         N, C = inputs.shape
         for n in range(N):
-            shift, total = exponentials(inputs, n)
+            shift = largest_of(inputs, n)
+            total = 0.0
             for c in range(C):
-                value[n, c] = exp(inputs[n, c] - shift) / total
+                value[n, c] = exp(inputs[n, c] - shift)
+                total += value[n, c]
+            for c in range(C):
+                value[n, c] = value[n, c] / total
 
 
 class LogSoftmaxEnsemble(Ensemble):
@@ -89,9 +84,10 @@ class SequenceSoftmaxEnsemble(Ensemble):
                 shift = stop_gradient(largest)
                 total = 0.0
                 for c in range(C):
-                    total += exp(inputs[n, t, c] - shift)
+                    value[n, t, c] = exp(inputs[n, t, c] - shift)
+                    total += value[n, t, c]
                 for c in range(C):
-                    value[n, t, c] = exp(inputs[n, t, c] - shift) / total
+                    value[n, t, c] = value[n, t, c] / total
 
 
 class SequenceLogSoftmaxEnsemble(Ensemble):

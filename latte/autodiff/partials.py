@@ -126,7 +126,7 @@ class Partials:
 
     def _quotient(self, left: ast.expr, right: ast.expr, term: Term, result: ast.expr | None) -> None:
         """Of ``left / right``. In ``y = 1 / (c + exp(u))``, the share of ``u`` is ``-y * (e / (c + e))``; an infinite
-        ``e`` has a quotient of one."""
+        ``e`` has a quotient of one. In ``y = exp(u) / d``, it is ``y``."""
 
         def less(factor: Term) -> Term:
             factor = factor.scaled(Fraction(-1))
@@ -134,6 +134,12 @@ class Partials:
 
         both = active_in(left, self.is_active) and active_in(right, self.is_active)
         growing = _growing(right)
+        if result is not None and growing is None and is_call(left, "exp"):
+            assert isinstance(left, ast.Call)
+            term = self.share(term.times(result)) if both else term.times(result)
+            self.walk(left.args[0], term)
+            self.walk(right, term.scaled(Fraction(-1)).divided(right))
+            return
         if growing is not None and both:
             term = self.share(term)
         quotient = term.divided(right)

@@ -19,6 +19,7 @@ from latte.autodiff.adjoint_terms import (
 from latte.autodiff.cleanup import cleaned, merge_first
 from latte.autodiff.partials import RESULT, Partials, active_in, active_references
 from latte.autodiff.prepare import ELEMENT, Body, add_to, assign, line_of, origin
+from latte.autodiff.recovered import divided_later
 from latte.autodiff.tapes import TapedValues, Tapes
 from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Choices, Values
@@ -244,7 +245,11 @@ class Reversal:
         shared: Body = []
         upstream = self.adjoint(target)
         partials = Partials(self._is_active, self.new_local, self.values.dtype(name), shared)
-        result = ast.Name(RESULT, ast.Load()) if self.values.result_at_hand(statement, target) else None
+        if self.values.result_at_hand(statement, target):
+            there: ast.expr | None = as_value(target)
+        else:
+            there = divided_later(self.values, statement, target)
+        result = None if there is None else ast.Name(RESULT, ast.Load())
         try:
             partials.walk(value, Term(over=(upstream,)), result)
         except DerivativeError as error:
@@ -268,13 +273,13 @@ class Reversal:
                 if isinstance(part, ast.Assign):
                     part.targets = [as_target(upstream)]
             out = [declare(local, LocalType(self.values.dtype(name)), upstream), *shared, *last, *out]
-            return self._finished(out, target, site)
-        return self._finished([*shared, *out, *last], target, site)
+            return self._finished(out, there, site)
+        return self._finished([*shared, *out, *last], there, site)
 
-    def _finished(self, out: Body, target: ast.expr, site: Statement) -> Body:
+    def _finished(self, out: Body, result: ast.expr | None, site: Statement) -> Body:
         """``out`` with the result's placeholder replaced, and every forward value in it checked."""
         out = self.values.check(out, site)
-        return [substitute(part, {RESULT: as_value(target)}) for part in out]
+        return out if result is None else [substitute(part, {RESULT: result}) for part in out]
 
     def _is_active(self, name: str) -> bool:
         return name in self.active

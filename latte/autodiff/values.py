@@ -101,6 +101,10 @@ class Values:
                 return write
         return None
 
+    def stays(self, element: ast.Name | ast.Subscript, site: Statement) -> bool:
+        """Whether what a statement read is still there at the end: of a local, in its block."""
+        return self.later_write(use_of(element, "read", site), itself=True) is None
+
     def value(self, tree: ast.expr, site: Statement) -> ast.expr:
         """:meth:`check` for one expression."""
         (result,) = self.check([ast.Expr(tree)], site)

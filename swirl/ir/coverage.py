@@ -85,6 +85,28 @@ def _uncovered(
     return None if point is None else dict(zip(read.variables(), point, strict=True))
 
 
+def touched_again(first: Statement, access: Access, later: Statement, own: Access) -> bool:
+    """Whether a later statement certainly touches each element that a statement touches, once, after it."""
+    if not (_certain(first, access) and _certain(later, own) and touched_once(later, own, later.loops)):
+        return False
+    names = [var + "_a" for var in first.variables()]
+    head = f"{{ [{', '.join(names)}] : "
+    constraints = [*first.domain("_a"), *later.domain("_b"), before(first, later)]
+    for mine, theirs in zip(first.subscripts(access), later.subscripts(own), strict=True):
+        constraints.append(f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}")
+    bound = ", ".join(var + "_b" for var in later.variables())
+    exists = f"exists {bound} : " if bound else ""
+
+    def left(context: isl.Context) -> isl.Set:
+        every = isl.Set.read_from_str(context, f"{head}{' and '.join(first.domain('_a') or ['1 = 1'])} }}")
+        return every.subtract(isl.Set.read_from_str(context, f"{head}{exists}{' and '.join(constraints)} }}"))
+
+    try:
+        return least_point(left, len(names), f"the elements of {access.text}") is None
+    except NotProved:
+        return False
+
+
 def touches_all_once(statement: Statement, access: Access, shape: Sequence[int]) -> bool:
     """Whether a statement, under no condition, certainly touches each element of an array of ``shape`` exactly once."""
     if statement.guards or not touched_once(statement, access, statement.loops):

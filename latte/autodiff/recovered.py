@@ -1,0 +1,68 @@
+"""Forward values that are divided in place later: backward multiplies the quotient by the divisor."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+
+from latte.autodiff.adjoint_terms import is_call, same
+from latte.autodiff.uses import Use, use_of
+from latte.autodiff.values import Values
+from swirl.ir.buffers import DTYPES
+from swirl.ir.coverage import touched_again
+from swirl.ir.deps import touched_once
+from swirl.ir.nest import expr, names_in, substitute
+from swirl.ir.trees import as_value, name_of
+
+
+def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.expr | None:
+    """The value that ``e[…] = exp(…)`` has computed, as ``e[…] * d[…]``, where ``e[…] = e[…] / d[…]`` alone changes it
+    later, each element once: as in a softmax. Its derivative is the value itself, so that what the exponential is of
+    need not be kept, nor the exponential computed again. None where it is not so.
+
+    A divisor that overflowed counts as the greatest number: the quotient is zero, and so is the gradient. What the
+    division has rounded to zero, or to fewer digits, has gradients as small.
+    """
+    if (
+        not isinstance(statement, ast.Assign)
+        or not is_call(statement.value, "exp")
+        or name_of(target) in values.declared
+    ):
+        return None
+    site = values.sites[id(statement)]
+    written = use_of(target, "write", site)
+    later = [w for w in values.writes if w.name == written.name and w.site is not site and written.meets_later(w)]
+    if len(later) != 1 or not touched_once(site, written.access, site.loops):
+        return None
+    (again,) = later
+    divisor = _divisor(again)
+    if divisor is None or again.meets_later(written) or not values.stays(divisor, again.site):
+        return None
+    moved = dict(
+        zip((index.id for index in again.indices if isinstance(index, ast.Name)), written.indices, strict=False)
+    )
+    loops = set(again.site.variables())
+    if len(moved) != len(again.indices) or not loops & names_in(divisor) <= set(moved):
+        return None
+    if isinstance(divisor, ast.Name):
+        home = values.declared[divisor.id]
+        here = {var: ast.Name(var, ast.Load()) for var in home.variables()}
+        inside = site.path[: len(home.path) - 1] == home.path[:-1]
+        if not inside or not all(var in moved and same(moved[var], name) for var, name in here.items()):
+            return None  # another iteration's
+        values.needed.add(divisor.id)
+    if not touched_again(site, written.access, again.site, again.access):
+        return None
+    greatest = float(np.finfo(DTYPES[values.dtype(written.name)]).max)
+    parts = {"e": as_value(target), "d": substitute(divisor, moved), "m": ast.Constant(greatest)}
+    return expr("e * min(d, m)", **parts)
+
+
+def _divisor(use: Use) -> ast.Name | ast.Subscript | None:
+    """What a statement divides the element by that it writes, under no condition; None where it does something else."""
+    node = use.site.node
+    if use.site.guards or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
+        return None
+    divides, divisor = isinstance(node.value.op, ast.Div) and same(node.value.left, node.targets[0]), node.value.right
+    return divisor if divides and isinstance(divisor, (ast.Name, ast.Subscript)) else None
