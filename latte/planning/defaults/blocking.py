@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd, isqrt, prod
 
+from latte.planning.defaults.register_tiles import products_a_load
 from latte.planning.defaults.trials import Trials, step
 from swirl.ir.accesses import Access
 from swirl.ir.affine import bounds
@@ -29,6 +30,14 @@ STRIP = 128
 """Elements of a row, at the least, that are read one after the other."""
 COPIED = 2**16
 """Bytes of a copy that stays near."""
+PANELS = range(2, 9)
+"""Vectors of a row of a panel that stays in the level-1 cache."""
+PIECE = 128
+"""Bytes of such a row, at the least: processors fetch lines in pairs."""
+LINE = 64
+"""Bytes of a cache line. Of shorter vectors, a tile reads parts of lines: more bytes from the level-2 cache."""
+MANY_ROWS = 64
+"""Rows of the other operand from which on copying a panel takes little of the time."""
 KEPT = 512
 """Terms of a block, at the least, after which sums whose lanes are far apart in memory are stored."""
 
@@ -171,6 +180,37 @@ class Product:
         longer = [size for size in sizes if size <= max(STRIP, 4 * most)]
         return max((size for size in sizes if size <= most), default=min(longer, default=None))
 
+    # --- panels -----------------------------------------------------------------------------------------------
+    def in_panels(self) -> Blocking | None:
+        """Of the operand that moves along the lanes, panels of a few vectors stay in the level-1 cache; the other one,
+        contiguous along the terms, passes by for each. None where it is not contiguous, or :meth:`panels` has none.
+
+        Source: Goto, van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008, section 4.
+        """
+        var = self.lanes(self.found.target)
+        if var is None or any(self.stride(access, self.terms) != 1 for access in self.moving(self.other(var))):
+            return None
+        return self.panels(var)
+
+    def panels(self, var: str) -> Blocking | None:
+        """Panels along a loop over results, if the other operand was contiguous along the terms; None where it has few
+        rows, the level-2 cache has room for all panels, or their number would be small, or not whole."""
+        rows, width, target = self.other(var), self.target.simd_width, self.target
+        near = target.l2_bytes // (2 if width * self.element >= LINE else 8)
+        vectors, rest = divmod(self.trips[var], width)
+        sizes = [size for size in PANELS if vectors % size == 0 and size * width * self.element >= PIECE]
+        sizes = [size for size in sizes if vectors // size >= CHUNKS]
+        if rest or not sizes or self.trips[rows] < MANY_ROWS or self.beside(rows) <= near:
+            return None
+        size = max(sizes, key=lambda each: (products_a_load(self.trips[rows], each, target.registers), -each)) * width
+        terms = _even(self.trips[self.terms], max(1, 2 * target.l1_bytes // 3 // (size * self.element)))
+        why = f"a panel of {terms * size * self.element / 1000:.3g} kB stays in the level-1 cache for all {rows}"
+        outer, inner = f"{var}_outer", f"{var}_inner"
+        if terms == self.trips[self.terms]:
+            return Blocking((outer, rows, inner, self.terms), {var: size}, why)
+        order = (outer, f"{self.terms}_outer", rows, inner, f"{self.terms}_inner")
+        return Blocking(order, {var: size, self.terms: terms}, why)
+
     # --- sums that are far apart ------------------------------------------------------------------------------
     def far_apart(self) -> Blocking | None:
         """Lanes of an operand that were turned for them, whose sums are far apart in memory: blocks of many terms, and
@@ -288,7 +328,7 @@ def blocking(trials: Trials, found: Contraction) -> Blocking | None:
     product = Product.of(trials, found)
     if product is None:
         return in_parts(trials, found)
-    return product.far_apart() or product.in_strips() or product.in_blocks()
+    return product.far_apart() or product.in_panels() or product.in_strips() or product.in_blocks()
 
 
 def _even(extent: int, most: int) -> int:

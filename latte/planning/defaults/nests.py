@@ -11,6 +11,7 @@ from latte.planning.defaults.copies import WRITTEN_OUT, Copies
 from latte.planning.defaults.past_caches import fetch_results, fetch_rows, fetch_strided, store_far
 from latte.planning.defaults.products import pack
 from latte.planning.defaults.trials import Step, Trials, step
+from latte.planning.defaults.turning import turned
 from swirl.ir.accesses import Access, parsed
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, names_in
@@ -124,7 +125,8 @@ class NestSchedule:
                 self.trials.apply("sums stay in registers, whatever the borders leave out", "scalar_replace", name)
 
     def _become_lanes(self, found: LoopFacts) -> bool:
-        if self._inside_of_borders(found):
+        rows = turned(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
+        if self._inside_of_borders(found) or (rows and self.trials.together(rows)):
             return True
         lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.scattered else {}))
         order = self._inside(found)

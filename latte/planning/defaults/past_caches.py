@@ -43,7 +43,7 @@ def fetch_results(trials: Trials) -> None:
     found: dict[str, str] = {}
     for rows in (loop for loop in every if loop.loop.kind == "range" and loop.trips > WRITTEN_AHEAD):
         for use in rows.uses:
-            far = use.access.name in read and rows.buffers[use.access.name].nbytes >= FAR
+            far = use.access.name in read and rows.buffers[use.access.name].nbytes >= trials.target.l2_bytes // 2
             if far and use.access.kind != "read" and _writes_piece(rows, use):
                 found[use.access.name] = rows.var  # the innermost one
     for name, var in found.items():

@@ -10,6 +10,7 @@ from math import prod
 from latte.planning.defaults.blocking import COPIED, LONG_SUM, Product, chain_of, collide
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.accesses import Access
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import names_in
 from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride, trips
@@ -64,14 +65,20 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     buffer, moved = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
     if others or buffer is None or moved.count(True) != 1 or moved.index(True) < buffer.batch_dims:
         return False
-    dims = range(len(moved) - buffer.batch_dims)
-    order = sorted(dims, key=lambda dim: moved[dim + buffer.batch_dims])
+    order = _innermost(buffer, access, var) or list(range(len(moved) - buffer.batch_dims))
     first, trial = _row_innermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
     loop, reads = next(_read_often(trial, found, access, var), (None, 0))
     why = f"rows along {var}, each element read {reads} times"
     return loop is not None and trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
+
+
+def _innermost(buffer: Buffer, access: Access, var: str) -> list[int]:
+    """The dimensions of a copy in the order in which those that a loop moves are innermost; none if they are."""
+    moved = [var in names_in(index) for index in access.own[buffer.batch_dims :]]
+    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
+    return order if order != list(range(len(moved))) else []
 
 
 def _read_often(trials: Trials, found: Contraction, access: Access, var: str) -> Iterator[tuple[LoopFacts, int]]:
@@ -108,7 +115,8 @@ def pack_rows_apart(trials: Trials) -> None:
         for loop, reads in _read_often(trials, found, access, var):
             if _collide(trials, found, access, loop):
                 why = f"its rows take each other's place in the level-1 cache, each element is read {reads} times"
-                trials.apply(why, "pack", access.name, at=loop.var)
+                order = _innermost(trials.program.buffers[access.name], access, var)
+                trials.apply(why, "pack", access.name, at=loop.var, **({"order": order} if order else {}))
                 break
 
 
@@ -160,6 +168,9 @@ def turn(trials: Trials) -> bool:
     Lanes along the terms load a vector for each row of a register tile, and are added up in the end; lanes along
     results load one element for each row of the other operand.
 
+    Where neither of them is, the one that does not move along the lanes is copied with its terms innermost: it is read
+    from one end to the other, for each panel of the other one.
+
     Returns:
         whether it was: the nest of the copy is then where that of the products was, which follows.
     """
@@ -171,36 +182,64 @@ def turn(trials: Trials) -> bool:
 
 
 def _turned(trials: Trials, product: Product, var: str) -> bool:
-    found, target, program = product.found, trials.target, trials.program
-    other = product.other(var)
-    own, beside = product.moving(var), product.moving(other)
-    if len(own) != 1 or len(beside) != 1 or product.trips[other] < READ_OFTEN:
+    """Whether the operand that moves along a loop over results has been turned."""
+    found = product.found
+    own, beside = product.moving(var), product.moving(product.other(var))
+    if len(own) != 1 or len(beside) != 1 or own[0].name not in trials.program.buffers:
         return False
-    if any(product.stride(access, product.terms) != 1 for access in (*own, *beside)):
+    along = [product.stride(access, product.terms) == 1 for access in (*own, *beside)]
+    if all(along):
+        why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
+        return _lanes_pay(product, var) and _read_once(trials, own[0]) and _turn(trials, product, own[0], var, why)
+    if not any(along):
+        why = f"rows along {product.terms}: it passes by for each panel of {beside[0].name}"
+        return _panels_pay(product, var) and _turn(trials, product, own[0], product.terms, why)
+    return False
+
+
+def _lanes_pay(product: Product, var: str) -> bool:
+    """Whether lanes along a loop over results pay for a copy, where both operands are contiguous along the terms."""
+    found, target, other = product.found, product.target, product.other(var)
+    if product.trips[other] < READ_OFTEN:
         return False
     if product.trips[product.terms] <= LONG_SUM * target.simd_width:  # lanes that are added up cost as much as the sum
         pays = product.stride(found.target, var) == 1 and product.trips[other] >= READ_MANY_TIMES
     else:
+        own, beside = product.moving(var), product.moving(other)
         pays = product.bytes_of(*beside) > max(target.l2_bytes, product.bytes_of(*own))
     lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
-    full = lanes > target.simd_width and product.trips[var] >= FULL * lanes
-    name, moved = own[0].name, [var in names_in(index) for index in own[0].own]
-    readers = [s.path for nest in program.nests for s in statements_of(nest) if any(a.name == name for a in s.accesses)]
-    if (
-        not (pays and full)
-        or name not in program.buffers
-        or moved.count(True) != 1
-        or readers != [found.statement.path]
-    ):
-        return False  # what else reads it may want its rows as they are
-    why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
+    return pays and lanes > target.simd_width and product.trips[var] >= FULL * lanes
+
+
+def _panels_pay(product: Product, rows: str) -> bool:
+    """Whether panels pay for a copy of the operand that moves along the rows of the results."""
+    lanes = product.lanes(product.found.target)
+    if lanes is None or lanes == rows or product.trips[lanes] < READ_MANY_TIMES:
+        return False
+    return product.trips[product.terms] >= LONG_SUM and product.panels(lanes) is not None
+
+
+def _read_once(trials: Trials, access: Access) -> bool:
+    """Whether one statement alone reads an operand: what else does may want its rows as they are."""
+    known = (s for nest in trials.program.nests for s in statements_of(nest))
+    return sum(a.name == access.name for s in known for a in s.accesses) == 1
+
+
+def _turn(trials: Trials, product: Product, access: Access, var: str, why: str) -> bool:
+    """Copy an operand with a loop's elements innermost, in the nest before the products'."""
+    name, moved = access.name, [var in names_in(index) for index in access.own]
+    if moved.count(True) != 1:
+        return False
     trial = replace(trials, nest=None).scratch()
     if not trial.apply(why, "pack", name):
         return False
-    (copied,) = trial.program.buffers.keys() - program.buffers.keys()
+    (copied,) = trial.program.buffers.keys() - trials.program.buffers.keys()
     order = sorted(range(len(moved)), key=lambda dim: moved[dim])
     if not trial.together([step(why, "transpose", copied, order=order)]):
         return False
+    made = trial.program.nests[trials.nest or 0]
+    if not any(a.name == copied and a.kind == "write" for s in statements_of(made) for a in s.accesses):
+        return False  # another nest reads it before
     trials.accept(trial)
     loops = [loop.var for loop in perfect_chain(trials.nests[0])]
     trials.apply("in the order of the copy's elements", "reorder", [loops[dim] for dim in order])

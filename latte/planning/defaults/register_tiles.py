@@ -13,6 +13,16 @@ def register_tile(rows: int, vectors: int, registers: int, single: int = 0) -> t
     loop of its own that it is; so do ``single`` vectors beside the others, of which p sums wait for each other's
     products.
     """
+    return _best(rows, vectors, registers, single)[1]
+
+
+def products_a_load(rows: int, vectors: int, registers: int) -> float:
+    """Products for each load of the best register tile, less what ragged ends cost."""
+    return _best(rows, vectors, registers, 0)[0]
+
+
+def _best(rows: int, vectors: int, registers: int, single: int) -> tuple[float, tuple[int, int]]:
+    """The best tile's products a load, and its size."""
 
     def filled(extent: int, copies: int) -> float:
         tiles = -(-extent // copies)
@@ -27,4 +37,4 @@ def register_tile(rows: int, vectors: int, registers: int, single: int = 0) -> t
             value = p * q / (p + q) * filled(rows, p) * filled(vectors, q) * alone
             if value > best:
                 best, choice = value, (p, q)
-    return choice
+    return best, choice

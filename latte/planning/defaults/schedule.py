@@ -210,6 +210,8 @@ class PhaseSchedule:
         """Contractions, and sums with more loops than others, get loops of their own, in the order of results, then
         terms."""
         own = replace(self.trials, nest=number)
+        if turn(own):  # the copy is before what the sums begin with, too
+            return
         self.cut(own)
         join_rows(own)
         if not turn(own):
