@@ -111,13 +111,13 @@ class MaskedAttentionEnsemble(HeadsEnsemble):
                     shift = stop_gradient(largest)
                     total = 0.0
                     for s in range(min(S, t + 1 + self.ahead)):
-                        if mask[n, t * self.each, s] != 0.0:
-                            total += exp(self.scale * (weights[n, h, t, s] - shift))
+                        weights[n, h, t, s] = (
+                            exp(self.scale * (weights[n, h, t, s] - shift)) if mask[n, t * self.each, s] != 0.0 else 0.0
+                        )
+                        total += weights[n, h, t, s]
+                    whole = total if total > 0.0 else 1.0
                     for s in range(min(S, t + 1 + self.ahead)):
-                        if mask[n, t * self.each, s] != 0.0:
-                            weights[n, h, t, s] = exp(self.scale * (weights[n, h, t, s] - shift)) / total
-                        else:
-                            weights[n, h, t, s] = 0.0
+                        weights[n, h, t, s] = weights[n, h, t, s] / whole
         self.add_up(weights, values, value)
 
 

@@ -89,8 +89,8 @@ class Partials:
         elif isinstance(node, ast.BinOp):
             self._binary(node, term, result)
         elif isinstance(node, ast.IfExp):
-            self.walk(node.body, term.when(node.test))
-            self.walk(node.orelse, term.when(node.test, wanted=False))
+            self.walk(node.body, term.when(node.test), result)
+            self.walk(node.orelse, term.when(node.test, wanted=False), result)
         elif isinstance(node, ast.BoolOp):
             self._choice(node, term)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

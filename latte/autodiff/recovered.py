@@ -24,11 +24,7 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     A divisor that overflowed counts as the greatest number: the quotient is zero, and so is the gradient. What the
     division has rounded to zero, or to fewer digits, has gradients as small.
     """
-    if (
-        not isinstance(statement, ast.Assign)
-        or not is_call(statement.value, "exp")
-        or name_of(target) in values.declared
-    ):
+    if not isinstance(statement, ast.Assign) or not _exponential(statement.value) or name_of(target) in values.declared:
         return None
     site = values.sites[id(statement)]
     written = use_of(target, "write", site)
@@ -46,7 +42,9 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     if len(moved) != len(again.indices) or not loops & names_in(divisor) <= set(moved):
         return None
     if isinstance(divisor, ast.Name):
-        home = values.declared[divisor.id]
+        home = values.declared.get(divisor.id)
+        if home is None:
+            return None  # a loop's variable
         here = {var: ast.Name(var, ast.Load()) for var in home.variables()}
         inside = site.path[: len(home.path) - 1] == home.path[:-1]
         if not inside or not all(var in moved and same(moved[var], name) for var, name in here.items()):
@@ -57,6 +55,11 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     greatest = float(np.finfo(DTYPES[values.dtype(written.name)]).max)
     parts = {"e": as_value(target), "d": substitute(divisor, moved), "m": ast.Constant(greatest)}
     return expr("e * min(d, m)", **parts)
+
+
+def _exponential(node: ast.expr) -> bool:
+    """Whether a value is an exponential, maybe where a condition holds."""
+    return is_call(node, "exp") or isinstance(node, ast.IfExp) and any(map(_exponential, (node.body, node.orelse)))
 
 
 def _divisor(use: Use) -> ast.Name | ast.Subscript | None:

@@ -58,6 +58,7 @@ OTHER = {
     + DIVIDE.replace("/ total[n]\n", "/ total[n]\n        total[n] = total[n] * 1.25\n")
     + SHARE,
     "by an expression": SUM + DIVIDE.replace("total[n]", "(total[n] + 1.0)") + SHARE,
+    "by a loop's variable": SUM + DIVIDE.replace("total[n]", "n").replace("range(3)", "range(1, 3)") + SHARE,
     "not in place": SUM + DIVIDE.replace("e[n, c] / ", "inputs[n, c] / ") + SHARE,
 }
 
