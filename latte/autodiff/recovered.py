@@ -13,20 +13,22 @@ from swirl.ir.buffers import DTYPES
 from swirl.ir.coverage import touched_again
 from swirl.ir.deps import touched_once
 from swirl.ir.nest import expr, names_in, substitute
+from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
 
 
 def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.expr | None:
-    """The value that ``e[…] = exp(…)`` has computed, as ``e[…] * d[…]``, where ``e[…] = e[…] / d[…]`` alone changes it
-    later, each element once: as in a softmax. Its derivative is the value itself, so that what the exponential is of
-    need not be kept, nor the exponential computed again. None where it is not so.
+    """The value that ``e[…] = exp(…)`` has computed, or a local that is stored there: ``e[…] * d[…]``, where ``e[…] =
+    e[…] / d[…]`` alone changes it later, each element once, as in a softmax. Its derivative is the value itself, so
+    that what the exponential is of need not be kept, nor the exponential computed again. None where it is not so.
 
     A divisor that overflowed counts as the greatest number: the quotient is zero, and so is the gradient. What the
     division has rounded to zero, or to fewer digits, has gradients as small.
     """
-    if not isinstance(statement, ast.Assign) or not _exponential(statement.value) or name_of(target) in values.declared:
+    stored = _stored(values, statement, target)
+    if stored is None:
         return None
-    site = values.sites[id(statement)]
+    site, target = stored
     written = use_of(target, "write", site)
     later = [w for w in values.writes if w.name == written.name and w.site is not site and written.meets_later(w)]
     if len(later) != 1 or not touched_once(site, written.access, site.loops):
@@ -55,6 +57,24 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     greatest = float(np.finfo(DTYPES[values.dtype(written.name)]).max)
     parts = {"e": as_value(target), "d": substitute(divisor, moved), "m": ast.Constant(greatest)}
     return expr("e * min(d, m)", **parts)
+
+
+def _stored(values: Values, statement: ast.stmt, target: ast.expr) -> tuple[Statement, ast.expr] | None:
+    """The statement that stores an exponential in an array, and the element."""
+    if (
+        not isinstance(statement, (ast.Assign, ast.AnnAssign))
+        or not statement.value
+        or not _exponential(statement.value)
+    ):
+        return None
+    site = values.sites[id(statement)]
+    if not isinstance(target, ast.Name):
+        return None if name_of(target) in values.declared else (site, target)
+    if not values.stays(target, site):
+        return None
+    stores = (s for s in values.block_at(site.path) if isinstance(s, ast.Assign) and same(s.value, target))
+    first = next((s for s in stores if name_of(s.targets[0]) not in values.declared), None)
+    return None if first is None else (values.sites[id(first)], first.targets[0])
 
 
 def _exponential(node: ast.expr) -> bool:

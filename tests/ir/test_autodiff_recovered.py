@@ -45,6 +45,10 @@ RECOVERED = {
     "a field": SUM + DIVIDE + SHARE,
     "other names of loops": SUM + OTHER_NAMES + SHARE,
     "a local": LOCAL.format(until=4),
+    "a local that is stored": LOCAL.format(until=4).replace(
+        "e[n, c] = exp(inputs[n, c])\n        total_here += e[n, c]",
+        "part: float32 = exp(inputs[n, c])\n        e[n, c] = part\n        total_here += part",
+    ),
     "a triangle": ZERO + LOCAL.format(until=4).replace("range(4)", "range(n + 2)"),
     "by a parameter": SUM.replace("        total[n] += e[n, c]\n", "") + DIVIDE.replace("total[n]", "w[n]") + SHARE,
 }

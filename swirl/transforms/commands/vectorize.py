@@ -52,7 +52,9 @@ def vectorize(
     Args:
         loop_var: the loop; it keeps its name and then counts whole vectors.
         factor: lanes, a power of two (the target's vector width, or a multiple).
-        strided: ``"gather"`` allows references whose lanes are not next to each other in memory.
+        strided: ``"gather"`` allows references whose lanes are not next to each other in memory. Where they are rows
+            apart, copies of the loop along the rows (``unroll_and_jam``, at the most ``factor``) load rows whole, and
+            turn them in registers.
         occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
