@@ -21,6 +21,7 @@ from latte import (
     MemoryDataLayer,
     Net,
     Neuron,
+    PermuteLayer,
     PositionwiseLinearLayer,
     ReshapeLayer,
     RNNLayer,
@@ -39,6 +40,7 @@ from latte.planning.defaults.trials import Trials
 from latte.runtime.kernels import generate_kernels
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
+from swirl.codegen.emit import listing
 from swirl.config import settings
 from swirl.ir.accesses import parsed
 from swirl.ir.affine import loop_range
@@ -610,6 +612,51 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
     assert "pack('backward', 'weights', at='k_outer', nest=1)" in applied["backward"]
     assert "pack('update', 'inputs', at='i_outer', nest=1)" in applied["update"]
     assert "prefetch('update', 'grad_weights', 'k', 2, 2, nest=1)" in applied["update"]
+
+
+def test_panels_of_an_operand_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a fully connected layer of many items: for each panel the other operand passes by, turned if its terms are not
+    contiguous, from the first block of terms on; a panel is copied with its lanes innermost."""
+    for name, least in {"MANY_ROWS": 24, "PIECE": 64, "WAY": 512}.items():
+        monkeypatch.setattr(blocking, name, least)
+    monkeypatch.setattr(products, "READ_MANY_TIMES", 32)
+    net = Net(48, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (256,)), 40)
+    applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=2**11, l2_bytes=2**15))
+    backward, update = applied["backward"], applied["update"]
+    assert "reorder('backward', ['i_1_outer', 'k_outer', 'n', 'i_1_inner', 'k_inner'], nest=1)" in backward, backward
+    assert {"pack('update', 'grad')", "transpose('grad_packed', order=[1, 0])"} <= set(update), update
+    assert "reorder('update', ['i_1_outer', 'n_outer', 'k', 'i_1_inner', 'n_inner'], nest=3)" in update, update
+    assert "pack('update', 'inputs', at='n_outer', nest=3)" in update, update
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_a_copied_panel_of_a_turned_operand_is_stored_in_whole_vectors(target: str) -> None:
+    """Forward of 1024 items, 128 to 4096, took ten times as long: the copy was as the weights are, with scatters."""
+    net = Net(1024, seed=1)
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (128,)), 4096)
+    _, _, forward, outcomes = next(scheduled(net, layer, target))
+    applied = applied_texts(outcomes)
+    assert any(re.match(r"pack\('forward', 'weights_packed', .*order=\[1, 0\]", text) for text in applied), applied
+    assert "scatter" not in listing(forward, TARGETS[target])
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("shape", "order"), [((24, 5, 40), (2, 1, 0)), ((33, 5, 50), (1, 2, 0)), ((64, 6, 20), (1, 2, 0))]
+)
+def test_rows_that_become_columns_are_turned_in_registers(
+    shape: tuple[int, ...], order: tuple[int, ...], target: str
+) -> None:
+    """Both ways, whatever the cache has room for."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    layer = PermuteLayer(net, MemoryDataLayer(net, shape), order)
+    for l2 in (2**10, 2**21):
+        for _, before, after, _ in scheduled(net, layer, replace(TARGETS[target], l2_bytes=l2)):
+            assert_same(before, after, seeds=(0,))
+            assert "load_turned<" in listing(after, TARGETS[target]), after
 
 
 def chosen_in(phase: str, net: Net, layer: Ensemble) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import pairwise, takewhile
 from math import prod
 
 from latte.planning.defaults.blocking import COPIED, LONG_SUM, Product, chain_of, collide
+from latte.planning.defaults.past_caches import PAGE
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.accesses import Access
 from swirl.ir.buffers import Buffer
@@ -19,6 +20,8 @@ READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
 READ_MANY_TIMES = 256
 """The same where neighbours in the copy are rows apart in the operand."""
+PAGES = 64
+"""Pages whose addresses a processor has at hand, at the least."""
 FULL = 0.85
 """Share of the lanes that have elements, from which on a copy for them pays."""
 
@@ -104,31 +107,32 @@ def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
     return [step(f"{var} is the innermost of the results", "reorder", wanted)]
 
 
-# --- rows that take each other's place ------------------------------------------------------------------------
+# --- rows that are far apart ----------------------------------------------------------------------------------
 def pack_rows_apart(trials: Trials) -> None:
-    """Operands whose rows, a power of two apart, take each other's place in the level-1 cache are copied, where they
-    are read often."""
+    """Operands whose rows, a power of two apart, take each other's place in the level-1 cache, or are on many pages,
+    are copied, where they are read often."""
     tried: set[str] = set()
     while (pair := next((p for p in _rows_apart(trials) if p[1].text not in tried), None)) is not None:
         found, access, var = pair
         tried.add(access.text)
         for loop, reads in _read_often(trials, found, access, var):
             if _collide(trials, found, access, loop):
-                why = f"its rows take each other's place in the level-1 cache, each element is read {reads} times"
+                why = f"its rows are far apart, each element is read {reads} times"
                 order = _innermost(trials.program.buffers[access.name], access, var)
                 trials.apply(why, "pack", access.name, at=loop.var, **({"order": order} if order else {}))
                 break
 
 
 def _collide(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
-    """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, and
-    will be closer in a copy."""
+    """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, or on
+    too many pages; and will be closer in a copy."""
     buffer = trials.program.buffers[access.name]
     for terms in (inner for inner in found.statement.loops if inner.var in found.sums):
         rows = trips(terms, found.statement.ranges)
         apart = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
         inside = found.statement.variables().index(terms.var) > found.statement.variables().index(loop.var)
-        if inside and collide(rows, apart, trials.target) and loop.fits(access.name, rows * apart - 1):
+        costs = collide(rows, apart, trials.target) or (rows >= PAGES and apart >= PAGE)
+        if inside and costs and loop.fits(access.name, rows * apart - 1):
             return True
     return False
 
