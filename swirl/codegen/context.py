@@ -29,7 +29,7 @@ _RESERVED_WORDS = """
     signed sizeof static static_assert static_cast struct switch template this thread_local throw true
     try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
     linux unix math_errhandling main std buffers fabs fabsf
-    maximum minimum floor_divide floor_modulo random_uniform absolute negate
+    maximum minimum power floor_divide floor_modulo random_uniform absolute negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
     scatter_bool load_strided store_strided store_first interleaved load_turned stream_lanes philox in_order load_again
     truncated wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference

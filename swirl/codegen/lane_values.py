@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from swirl.codegen.context import Unsupported
-from swirl.codegen.ctree_compat import Expression, TernaryOp, symbol
+from swirl.codegen.ctree_compat import Expression, TernaryOp, call, symbol
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.memory import LaneIndices, LaneMemory
 from swirl.codegen.to_c import Statements
-from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type
+from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type, small_power
 from swirl.ir.accesses import is_empty_array
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import references
@@ -213,6 +213,8 @@ class LaneValues(LaneIndices):
             return self.of(self.instructions.function(name, [self.register(args[0], "int32")]), "int32")
         if name in FUNCTIONS or name == "abs":
             registers = [self.register(self.floating(arg), self.floating(arg).dtype) for arg in args]
+            if (product := small_power(name, args)) is not None:
+                return self.of(call(product, registers[0]), "float32")
             return self.of(self.instructions.function(name, registers), "float32")
         raise Unsupported(f"there is no call {name}", node)
 

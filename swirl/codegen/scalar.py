@@ -28,6 +28,7 @@ from swirl.codegen.values import (
     folded,
     joint_type,
     literal_value,
+    small_power,
 )
 from swirl.ir.affine import Affine, affine, bounds
 from swirl.ir.functions import FUNCTIONS
@@ -243,6 +244,8 @@ class ScalarExpressions:
         if name not in _LIBRARY:
             raise Unsupported(f"there is no call {name}", node)
         dtype = "float64" if any(a.dtype == "float64" and a.literal is None for a in args) else "float32"
+        if (product := small_power(name, args)) is not None:
+            return Value(call(product, converted(args[0], dtype)), dtype)
         function = _LIBRARY[name] + ("f" if dtype == "float32" else "")
         return Value(call(function, *(converted(arg, dtype) for arg in args)), dtype)
 

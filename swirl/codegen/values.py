@@ -5,6 +5,7 @@ has.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swirl.codegen.context import C_TYPES, Unsupported
@@ -100,3 +101,10 @@ def folded(node: ast.BinOp, left: Value, right: Value) -> Value | None:
     """Arithmetic on two literals, folded as Python does it; None for anything else."""
     number = folded_operation(node.op, left.literal, right.literal)
     return None if number is None else literal_value(number)
+
+
+def small_power(name: str, args: Sequence[Value]) -> str | None:
+    """The helper function for a call that is a power of two to four factors, which takes the first argument alone; else
+    None."""
+    exponent = args[1].literal if name == "pow" else None
+    return f"power<{int(exponent)}>" if exponent in (2, 3, 4) else None
