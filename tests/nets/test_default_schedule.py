@@ -32,7 +32,7 @@ from latte import (
 )
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.neuron import Param, eachindex, normal, ones, sigmoid, tanh
+from latte.neuron import Field, Param, eachindex, exp, normal, ones, sigmoid, tanh
 from latte.planning.defaults import blocking, nests, past_caches, products
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
@@ -629,6 +629,40 @@ def test_panels_of_an_operand_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch)
     assert {"pack('update', 'grad')", "transpose('grad_packed', order=[1, 0])"} <= set(update), update
     assert "reorder('update', ['i_1_outer', 'n_outer', 'k', 'i_1_inner', 'n_inner'], nest=3)" in update, update
     assert "pack('update', 'inputs', at='n_outer', nest=3)" in update, update
+
+
+class RowSoftmax(Ensemble):
+    """A softmax of rows, whose maximum has a gradient, so that its place is saved."""
+
+    most = Field("n", "t")
+    total = Field("n", "t")
+    scale = Param("t", init=ones)
+
+    def forward(self, inputs, value, most, total, scale):
+        N, T, D = inputs.shape
+        for n in range(N):
+            for t in range(T):
+                most[n, t] = inputs[n, t, 0]
+                for d in range(1, D):
+                    most[n, t] = max(most[n, t], inputs[n, t, d])
+                for d in range(D):
+                    value[n, t, d] = exp((inputs[n, t, d] - most[n, t]) * scale[t])
+                    total[n, t] += value[n, t, d]
+                for d in range(D):
+                    value[n, t, d] = value[n, t, d] / total[n, t]
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_rows_that_can_be_lanes_are_apart_from_others(target: str) -> None:
+    """The place of a maximum cannot: the exponentials had lanes along the positions, and took five times as long."""
+    net = Net(2, seed=1)
+    data = MemoryDataLayer(net, (40, 32))
+    layer = net.add_ensemble(RowSoftmax(shape=data.shape, dims=("t", "d")))
+    net.add_connections(data, layer)
+    width = TARGETS[target].simd_width
+    forward = applied_in("forward", net, layer, target)
+    assert "distribute('forward', 't')" in forward, forward
+    assert {f"vectorize('forward', 'd_{number}', {width})" for number in (1, 2)} <= set(forward), forward
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])

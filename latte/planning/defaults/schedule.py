@@ -26,7 +26,7 @@ from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
-from swirl.loop_facts import Contraction, contractions, divided, moves, perfect_chains, wants_lanes
+from swirl.loop_facts import Contraction, contractions, divided, facts, moves, perfect_chains, wants_lanes
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
@@ -257,6 +257,7 @@ class PhaseSchedule:
             if (
                 several
                 or over_terms
+                or (len(path) > 1 and _lanes_differ(own, path))
                 or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again)
             ):
                 return var
@@ -269,6 +270,23 @@ class PhaseSchedule:
             for number in range(names.count(name) - 1, 0, -1):
                 new = fresh(f"{name}_{number}", taken_names(own.program))
                 own.apply("scheduled by itself", "rename", name, new, occurrence=number)
+
+
+def _lanes_differ(own: Trials, path: Path) -> bool:
+    """Whether of the rows in the loop at ``path`` some can become lanes, and others cannot, as of the place of a
+    maximum: lanes along the loop around, the only ones for all of them, would gather."""
+    every = [(p, variable_of(node)) for p, node in loops(own.nests[0].body)]
+    found = {loop.path: loop for loop in facts(own.nests[0], own.program.buffers)}
+    rows = []
+    for number, (at, var) in enumerate(every):
+        row, leaf = found[at], not any(other[: len(at)] == at for other, _ in every if other != at)
+        inside = at[: len(path)] == path and len(at) == len(path) + 1 and leaf
+        if inside and row.trips >= own.target.simd_width and row.moved and not row.far:
+            rows.append((var, [name for _, name in every[:number]].count(var)))
+    if len(rows) < 2:
+        return False
+    can = [own.scratch().apply("", "vectorize", var, own.target.simd_width, occurrence=at) for var, at in rows]
+    return any(can) and not all(can)
 
 
 def _results_inside(found: Contraction, path: Path) -> bool:
