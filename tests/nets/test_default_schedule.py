@@ -631,6 +631,32 @@ def test_panels_of_an_operand_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch)
     assert "pack('update', 'inputs', at='n_outer', nest=3)" in update, update
 
 
+class TimesTransposed(Ensemble):
+    """A matrix times another one's transpose, element by element."""
+
+    def forward(self, left, right, value):
+        N, H, W = left.shape
+        for n in range(N):
+            for i in range(H):
+                for j in range(W):
+                    value[n, i, j] = left[n, i, j] * right[n, j, i]
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_gradients_whose_rows_cross_are_apart(target: str) -> None:
+    """One is stored along rows, the other one along columns: each reads rows, and turns them in registers."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+    left, right = MemoryDataLayer(net, (33, 50)), MemoryDataLayer(net, (50, 33))
+    layer = net.add_ensemble(TimesTransposed(shape=left.shape, dims=("i", "j")))
+    net.add_connections(left, layer, name="left")
+    net.add_connections(right, layer, name="right")
+    for _, before, after, _ in scheduled(net, layer, target):
+        assert_same(before, after, seeds=(0,))
+        text = listing(after, TARGETS[target])
+        assert "load_turned<" in text and "scatter(" not in text and "scatter_ps" not in text, text
+
+
 class RowSoftmax(Ensemble):
     """A softmax of rows, whose maximum has a gradient, so that its place is saved."""
 

@@ -16,7 +16,7 @@ from swirl.ir.accesses import Access, parsed
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import LoopFacts, contractions, moves, perfect_chain
+from swirl.loop_facts import NEAR, LoopFacts, contractions, moves, perfect_chain
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
@@ -98,6 +98,8 @@ class NestSchedule:
         while (leaf := self._scalar_leaf(refused)) is not None:
             around = [f for f in self.loops() if f.contains(leaf) or f.path == leaf.path]
             candidates = sorted(filter(self._may_be_lanes, around), key=self._rank)
+            if candidates and _scatters(candidates[0]) and any(map(self._turn, around)):
+                continue
             if not any(map(self._become_lanes, candidates)):
                 refused.add(leaf.var)
                 self.trials.told("vectorize", (candidates[0] if candidates else leaf).var, self.width)
@@ -125,8 +127,7 @@ class NestSchedule:
                 self.trials.apply("sums stay in registers, whatever the borders leave out", "scalar_replace", name)
 
     def _become_lanes(self, found: LoopFacts) -> bool:
-        rows = turned(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
-        if self._inside_of_borders(found) or (rows and self.trials.together(rows)):
+        if self._inside_of_borders(found) or self._turn(found):
             return True
         lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.scattered else {}))
         order = self._inside(found)
@@ -137,6 +138,11 @@ class NestSchedule:
             return False
         self.copies.make(found, found.var, -(-found.trips // self.width))
         return True
+
+    def _turn(self, found: LoopFacts) -> bool:
+        """Whether a loop has become lanes that are rows apart, which are loaded whole and turned in registers."""
+        rows = turned(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
+        return bool(rows) and self.trials.together(rows)
 
     def _inside_of_borders(self, found: LoopFacts) -> bool:
         """Whether a loop that borders clip has become lanes, with the clipped vectors apart from the others: not where
@@ -299,6 +305,11 @@ class NestSchedule:
         """Whether threads share the outermost loops of a chain, ``names``."""
         why = f"{_count(chain, names)} independent iterations"
         return self.trials.apply(why, "parallelize", names[0] if len(names) == 1 else list(names))
+
+
+def _scatters(found: LoopFacts) -> bool:
+    """Whether neighbouring iterations write elements that are far apart."""
+    return any(use.access.kind != "read" and (use.stride is None or use.stride > NEAR) for use in found.uses)
 
 
 def _mostly_moves(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:

@@ -26,7 +26,7 @@ from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
-from swirl.loop_facts import Contraction, contractions, divided, facts, moves, perfect_chains, wants_lanes
+from swirl.loop_facts import NEAR, Contraction, contractions, divided, facts, moves, perfect_chains, stride, wants_lanes
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
@@ -257,7 +257,7 @@ class PhaseSchedule:
             if (
                 several
                 or over_terms
-                or (len(path) > 1 and _lanes_differ(own, path))
+                or (len(path) > 1 and (_lanes_differ(own, path) or not found and _written_differently(own, path)))
                 or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again)
             ):
                 return var
@@ -287,6 +287,23 @@ def _lanes_differ(own: Trials, path: Path) -> bool:
         return False
     can = [own.scratch().apply("", "vectorize", var, own.target.simd_width, occurrence=at) for var, at in rows]
     return any(can) and not all(can)
+
+
+def _written_differently(own: Trials, path: Path) -> bool:
+    """Whether statements in the loop at ``path`` write rows along one of their loops, and others along another one, as
+    the gradients of ``x[i, j] * y[j, i]``: lanes along either would scatter."""
+    along: set[str] = set()
+    for statement in statements_of(own.nests[0]):
+        if statement.path[: len(path)] == path:
+            written = [a for a in statement.accesses if a.kind != "read"]
+            if len(written) != 1 or written[0].name not in own.program.buffers:
+                return False  # a local holds them together
+            moved = {v: stride(written[0], v, statement, own.program.buffers) for v in statement.variables()}
+            rows = [var for var, apart in moved.items() if apart == 1]
+            if len(rows) != 1 or not all(apart == 1 or (apart or 0) > NEAR for apart in moved.values()):
+                return False  # a sum, or a few elements apart
+            along.update(rows)
+    return len(along) > 1
 
 
 def _results_inside(found: Contraction, path: Path) -> bool:
