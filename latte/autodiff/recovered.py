@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -37,23 +38,15 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     divisor = _divisor(again)
     if divisor is None or again.meets_later(written) or not values.stays(divisor, again.site):
         return None
-    moved = dict(
-        zip((index.id for index in again.indices if isinstance(index, ast.Name)), written.indices, strict=False)
-    )
-    loops = set(again.site.variables())
-    if len(moved) != len(again.indices) or not loops & names_in(divisor) <= set(moved):
+    names = [index.id for index in again.indices if isinstance(index, ast.Name)]
+    if len(set(names)) != len(again.indices) or not set(again.site.variables()) & names_in(divisor) <= set(names):
         return None
-    if isinstance(divisor, ast.Name):
-        home = values.declared.get(divisor.id)
-        if home is None:
-            return None  # a loop's variable
-        here = {var: ast.Name(var, ast.Load()) for var in home.variables()}
-        inside = site.path[: len(home.path) - 1] == home.path[:-1]
-        if not inside or not all(var in moved and same(moved[var], name) for var, name in here.items()):
-            return None  # another iteration's
-        values.needed.add(divisor.id)
+    moved = dict(zip(names, written.indices, strict=True))
+    if isinstance(divisor, ast.Name) and not _of_this_iteration(values, divisor, site, moved):
+        return None
     if not touched_again(site, written.access, again.site, again.access):
         return None
+    values.needed |= {divisor.id} if isinstance(divisor, ast.Name) else set()
     greatest = float(np.finfo(DTYPES[values.dtype(written.name)]).max)
     parts = {"e": as_value(target), "d": substitute(divisor, moved), "m": ast.Constant(greatest)}
     return expr("e * min(d, m)", **parts)
@@ -75,6 +68,19 @@ def _stored(values: Values, statement: ast.stmt, target: ast.expr) -> tuple[Stat
     stores = (s for s in values.block_at(site.path) if isinstance(s, ast.Assign) and same(s.value, target))
     first = next((s for s in stores if name_of(s.targets[0]) not in values.declared), None)
     return None if first is None else (values.sites[id(first)], first.targets[0])
+
+
+def _of_this_iteration(values: Values, local: ast.Name, site: Statement, moved: Mapping[str, ast.expr]) -> bool:
+    """Whether what a statement in ``local``'s block divides by it was stored by ``site`` in the same iteration.
+
+    Args:
+        moved: loop of the division → the subscript at ``site`` of what it moves.
+    """
+    home = values.declared.get(local.id)
+    if home is None:
+        return False  # a loop's variable
+    inside = site.path[: len(home.path) - 1] == home.path[:-1]
+    return inside and all(var in moved and same(moved[var], ast.Name(var, ast.Load())) for var in home.variables())
 
 
 def _exponential(node: ast.expr) -> bool:
