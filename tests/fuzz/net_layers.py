@@ -265,9 +265,9 @@ def _fully_connected(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, A
 
 
 def moments(f: Formula, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
-    """The mean and the variance along some axes, which stay with extent 1."""
+    """The mean and the variance along some axes, which stay with extent 1; roundings leave squares positive."""
     mean = f.rounded(x.mean(axes, keepdim=True))
-    return mean, f.rounded((f.rounded(x - mean) ** 2).mean(axes, keepdim=True))
+    return mean, f.rounded((f.rounded(x - mean) ** 2).mean(axes, keepdim=True)).clamp(min=0.0)
 
 
 def normalized(f: Formula, x: Any, mean: Any, var: Any, epsilon: float) -> Any:

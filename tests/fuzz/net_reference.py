@@ -80,17 +80,12 @@ def expected(case: NetCase, declared: Declared) -> Expected:
     generator = torch.Generator().manual_seed(case.seed)
     noisy = [_evaluated(torch, case, declared, inputs, generator)[0] for _ in range(SAMPLES)]
     bounds = {
-        name: REACH * max(_reach(other[name], array) for other in noisy)
+        name: REACH * max(float(np.abs(other[name] - array).max()) for other in noisy)
         + FLOOR * float(np.abs(array).max(initial=0.0))
         + LOGARITHM * name.endswith("loss")
         for name, array in values.items()
     }
     return Expected(values, inputs, bounds, sure)
-
-
-def _reach(other: np.ndarray, array: np.ndarray) -> float:
-    """How far roundings reach; anywhere, where they make a number none: of a variance of 0, a negative one."""
-    return float(np.nan_to_num(np.abs(other - array), nan=np.inf).max())
 
 
 # --- what it is given -----------------------------------------------------------------------------------------
