@@ -9,7 +9,7 @@ import numpy as np
 
 from latte.autodiff.adjoint_terms import is_call, same
 from latte.autodiff.uses import Use, use_of
-from latte.autodiff.values import Values
+from latte.autodiff.values import Values, stores
 from swirl.ir.buffers import DTYPES
 from swirl.ir.coverage import touched_again
 from swirl.ir.deps import touched_once
@@ -65,9 +65,10 @@ def _stored(values: Values, statement: ast.stmt, target: ast.expr) -> tuple[Stat
         return None if name_of(target) in values.declared else (site, target)
     if not values.stays(target, site):
         return None
-    stores = (s for s in values.block_at(site.path) if isinstance(s, ast.Assign) and same(s.value, target))
-    first = next((s for s in stores if name_of(s.targets[0]) not in values.declared), None)
-    return None if first is None else (values.sites[id(first)], first.targets[0])
+    found = stores(target.id, values.block_at(site.path))
+    return next(
+        ((values.sites[id(s)], element) for s, element in found if name_of(element) not in values.declared), None
+    )
 
 
 def _of_this_iteration(values: Values, local: ast.Name, site: Statement, moved: Mapping[str, ast.expr]) -> bool:

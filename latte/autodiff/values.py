@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -152,19 +152,15 @@ class Values:
 
     def _stored_as(self, name: str, body: Body) -> ast.expr | None:
         """The buffer element that holds the last value of a local, where there is one."""
-        for statement in body:
-            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name):
-                target = statement.targets[0]
-                if statement.value.id != name or not isinstance(target, ast.Subscript):
-                    continue
-                site = self.sites[id(statement)]
-                use, local = use_of(target, "read", site), use_of(statement.value, "read", site)
-                trivial = self.declared[name].node.value  # type: ignore[attr-defined]
-                only = sum(write.name == name for write in self.writes) == 1
-                if only and isinstance(trivial, (ast.Name, ast.Subscript, ast.Constant)):
-                    return None
-                if self.later_write(use, itself=False) is None and self.later_write(local, itself=False) is None:
-                    return as_value(target)
+        for statement, target in stores(name, body):
+            site = self.sites[id(statement)]
+            use, local = use_of(target, "read", site), use_of(statement.value, "read", site)
+            trivial = self.declared[name].node.value  # type: ignore[attr-defined]
+            only = sum(write.name == name for write in self.writes) == 1
+            if only and isinstance(trivial, (ast.Name, ast.Subscript, ast.Constant)):
+                return None
+            if self.later_write(use, itself=False) is None and self.later_write(local, itself=False) is None:
+                return as_value(target)
         return None
 
     def _slice_block(self, body: Body, needed: set[str]) -> Body:
@@ -263,6 +259,15 @@ class Values:
 
     def statement_at(self, path: Path) -> ast.stmt:
         return self.block_at(path)[path[-1][1]]
+
+
+def stores(local: str, body: Body) -> Iterator[tuple[ast.Assign, ast.Subscript]]:
+    """The statements of a block that store a local in an array, and the elements."""
+    for statement in body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Name) and statement.value.id == local:
+            target = statement.targets[0]
+            if isinstance(target, ast.Subscript):
+                yield statement, target
 
 
 def _declared(body: Body) -> set[str]:

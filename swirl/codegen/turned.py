@@ -13,7 +13,6 @@ from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.to_c import Statements
 from swirl.ir.addresses import element_address
-from swirl.ir.affine import Affine
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, loop_of, names_in, reference, subscripts
 from swirl.ir.printing import unparse
@@ -110,12 +109,9 @@ class _Turned(Transformer):
         if self.context.dtype_of(array) not in ("float32", "int32"):
             return None
         form = element_address(self.context.shape_of(array), subscripts(node), self.context.ranges, fix=True)
-        if form is None or form.coefficient(self.copies.var) != 1:
+        if form is None or form.coefficient(self.copies.var) != 1 or not form.plain(own):
             return None
-        others = form.add(Affine({name: form.terms[name] for name in own & form.terms.keys()}), -1)
         distance = form.coefficient(self.lane.var)
-        if any(map(others.mentions, own)):
-            return None
         return distance if abs(distance) > max(1, *self.instructions.strides) else None
 
     def _load(self, node: ast.Subscript, distance: int) -> str:

@@ -19,7 +19,7 @@ from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
 from swirl.codegen.to_c import Statements, declaration_rows
 from swirl.codegen.turned import turned_loads
-from swirl.ir.affine import Affine, affine
+from swirl.ir.affine import affine
 from swirl.ir.hints import stored_value, streamed
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, local_type, loop_of, names_in, reference, subscripts, substitute
@@ -135,8 +135,7 @@ class _Row:
         if array in context.locals or context.dtype_of(array) == "bool" or copies.var in names_in(loop.stop):
             return None
         own = {copies.var, loop.var}
-        others = form.add(Affine({name: form.terms[name] for name in own}), -1)
-        if any(map(others.mentions, own)) or any(names_in(index) & own for index in rest):
+        if not form.plain(own) or any(names_in(index) & own for index in rest):
             return None
         # All stores come after the last copy: its place and its lanes must still be what they were.
         placed = {name for index in (*subscripts(target), loop.stop) for name in names_in(index)}

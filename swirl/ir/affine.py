@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, clone, constant, expr, kind_of, loop_of
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, as_value, nodes
+from swirl.ir.trees import Transformer, as_value, names_in, nodes
 from swirl.ir.types import CASTS
 
 FEW_VALUES = 8
@@ -57,6 +57,10 @@ class Affine:
         return any(
             isinstance(node, ast.Name) and node.id == var for key in self.terms for node in nodes(self.atoms[key])
         )
+
+    def plain(self, names: Set[str]) -> bool:
+        """Whether variables occur by themselves alone, not inside of atoms."""
+        return not any(key not in names and names & names_in(self.atoms[key]) for key in self.terms)
 
     def to_expr(self) -> ast.expr:
         """The expression: terms in order of appearance, a positive one first, the constant last."""
@@ -378,9 +382,5 @@ def coefficients(node: ast.expr, var: str) -> int | None:
     ``min``…, or the expression is not affine."""
     form = affine(node)
     if form is None:
-        return None if any(isinstance(n, ast.Name) and n.id == var for n in nodes(node)) else 0
-    inside = any(
-        key != var and any(isinstance(n, ast.Name) and n.id == var for n in nodes(form.atoms[key]))
-        for key in form.terms
-    )
-    return None if inside else form.coefficient(var)
+        return None if var in names_in(node) else 0
+    return form.coefficient(var) if form.plain({var}) else None

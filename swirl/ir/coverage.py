@@ -71,9 +71,7 @@ def _uncovered(
     def uncovered(context: isl.Context) -> isl.Set:
         rest = isl.Set.read_from_str(context, f"{head}{' and '.join(domain or ['1 = 1'])} }}")
         for write, own in writes:
-            constraints = [*domain, *write.domain("_a"), before(write, read)]
-            for mine, theirs in zip(write.subscripts(own), subscripts, strict=True):
-                constraints.append(f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}")
+            constraints = [*domain, *write.domain("_a"), *_meeting(write, own, read, access)]
             constraints += [f"{loop.var}_a = {loop.var}_b" for loop in read.loops[:depth]]
             bound = ", ".join(var + "_a" for var in write.variables())
             exists = f"exists {bound} : " if bound else ""
@@ -85,15 +83,21 @@ def _uncovered(
     return None if point is None else dict(zip(read.variables(), point, strict=True))
 
 
+def _meeting(first: Statement, access: Access, second: Statement, own: Access) -> list[str]:
+    """The constraints that an instance of ``first`` (``_a``) touches the element that a later one of ``second``
+    (``_b``) does."""
+    pairs = zip(first.subscripts(access), second.subscripts(own), strict=True)
+    same = (f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}" for mine, theirs in pairs)
+    return [before(first, second), *same]
+
+
 def touched_again(first: Statement, access: Access, later: Statement, own: Access) -> bool:
     """Whether a later statement certainly touches each element that a statement touches, once, after it."""
     if not (_certain(first, access) and _certain(later, own) and touched_once(later, own, later.loops)):
         return False
     names = [var + "_a" for var in first.variables()]
     head = f"{{ [{', '.join(names)}] : "
-    constraints = [*first.domain("_a"), *later.domain("_b"), before(first, later)]
-    for mine, theirs in zip(first.subscripts(access), later.subscripts(own), strict=True):
-        constraints.append(f"{str(mine).replace('@', '_a')} = {str(theirs).replace('@', '_b')}")
+    constraints = [*first.domain("_a"), *later.domain("_b"), *_meeting(first, access, later, own)]
     bound = ", ".join(var + "_b" for var in later.variables())
     exists = f"exists {bound} : " if bound else ""
 

@@ -602,7 +602,6 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
     keeps, and rows of the results are fetched before they are stored."""
     monkeypatch.setattr(blocking, "STRIP", 32)
     monkeypatch.setattr(blocking, "WAY", 512)
-    monkeypatch.setattr(past_caches, "FAR", 1)
     monkeypatch.setattr(past_caches, "PAGE", 512)
     target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**13)
     net = Net(32, seed=1)

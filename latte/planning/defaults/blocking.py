@@ -14,6 +14,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, contractions, correlations, facts, moves, perfect_chains, stride
 from swirl.target import Target
+from swirl.transforms.rewrites.strides import LINE
 
 LONG_SUM = 16
 """Vectors of terms from which on adding up the lanes of a sum takes little of its time."""
@@ -32,10 +33,8 @@ COPIED = 2**16
 """Bytes of a copy that stays near."""
 PANELS = range(2, 9)
 """Vectors of a row of a panel that stays in the level-1 cache."""
-PIECE = 128
+PIECE = 2 * LINE
 """Bytes of such a row, at the least: processors fetch lines in pairs."""
-LINE = 64
-"""Bytes of a cache line. Of shorter vectors, a tile reads parts of lines: more bytes from the level-2 cache."""
 MANY_ROWS = 64
 """Rows of the other operand from which on copying a panel takes little of the time."""
 KEPT = 512
@@ -196,6 +195,7 @@ class Product:
         """Panels along a loop over results, if the other operand was contiguous along the terms; None where it has few
         rows, the level-2 cache has room for all panels, or their number would be small, or not whole."""
         rows, width, target = self.other(var), self.target.simd_width, self.target
+        # Of vectors shorter than a cache line, a tile reads parts of lines: more bytes from the level-2 cache.
         near = target.l2_bytes // (2 if width * self.element >= LINE else 8)
         vectors, rest = divmod(self.trips[var], width)
         sizes = [size for size in PANELS if vectors % size == 0 and size * width * self.element >= PIECE]

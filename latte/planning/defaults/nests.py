@@ -141,6 +141,8 @@ class NestSchedule:
 
     def _turn(self, found: LoopFacts) -> bool:
         """Whether a loop has become lanes that are rows apart, which are loaded whole and turned in registers."""
+        if not found.far:
+            return False
         rows = turned(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
         return bool(rows) and self.trials.together(rows)
 

@@ -68,7 +68,7 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     buffer, moved = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
     if others or buffer is None or moved.count(True) != 1 or moved.index(True) < buffer.batch_dims:
         return False
-    order = _innermost(buffer, access, var) or list(range(len(moved) - buffer.batch_dims))
+    order = _innermost(buffer, access, var)
     first, trial = _row_innermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
@@ -78,10 +78,9 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
 
 
 def _innermost(buffer: Buffer, access: Access, var: str) -> list[int]:
-    """The dimensions of a copy in the order in which those that a loop moves are innermost; none if they are."""
+    """The dimensions of a copy in the order in which those that a loop moves are innermost."""
     moved = [var in names_in(index) for index in access.own[buffer.batch_dims :]]
-    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
-    return order if order != list(range(len(moved))) else []
+    return sorted(range(len(moved)), key=lambda dim: moved[dim])
 
 
 def _read_often(trials: Trials, found: Contraction, access: Access, var: str) -> Iterator[tuple[LoopFacts, int]]:
@@ -116,14 +115,15 @@ def pack_rows_apart(trials: Trials) -> None:
         found, access, var = pair
         tried.add(access.text)
         for loop, reads in _read_often(trials, found, access, var):
-            if _collide(trials, found, access, loop):
+            if _far_apart(trials, found, access, loop):
                 why = f"its rows are far apart, each element is read {reads} times"
                 order = _innermost(trials.program.buffers[access.name], access, var)
-                trials.apply(why, "pack", access.name, at=loop.var, **({"order": order} if order else {}))
+                options = {} if order == sorted(order) else {"order": order}
+                trials.apply(why, "pack", access.name, at=loop.var, **options)
                 break
 
 
-def _collide(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
+def _far_apart(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
     """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, or on
     too many pages; and will be closer in a copy."""
     buffer = trials.program.buffers[access.name]

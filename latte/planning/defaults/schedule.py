@@ -275,17 +275,15 @@ class PhaseSchedule:
 def _lanes_differ(own: Trials, path: Path) -> bool:
     """Whether of the rows in the loop at ``path`` some can become lanes, and others cannot, as of the place of a
     maximum: lanes along the loop around, the only ones for all of them, would gather."""
-    every = [(p, variable_of(node)) for p, node in loops(own.nests[0].body)]
-    found = {loop.path: loop for loop in facts(own.nests[0], own.program.buffers)}
+    every, width = facts(own.nests[0], own.program.buffers), own.target.simd_width
     rows = []
-    for number, (at, var) in enumerate(every):
-        row, leaf = found[at], not any(other[: len(at)] == at for other, _ in every if other != at)
-        inside = at[: len(path)] == path and len(at) == len(path) + 1 and leaf
-        if inside and row.trips >= own.target.simd_width and row.moved and not row.far:
-            rows.append((var, [name for _, name in every[:number]].count(var)))
+    for number, loop in enumerate(every):
+        inside = loop.path[: len(path)] == path and loop.depth == len(path) + 1 and not any(map(loop.contains, every))
+        if inside and loop.trips >= width and loop.moved and not loop.far:
+            rows.append((loop.var, [other.var for other in every[:number]].count(loop.var)))
     if len(rows) < 2:
         return False
-    can = [own.scratch().apply("", "vectorize", var, own.target.simd_width, occurrence=at) for var, at in rows]
+    can = [own.scratch().apply("", "vectorize", var, width, occurrence=occurrence) for var, occurrence in rows]
     return any(can) and not all(can)
 
 

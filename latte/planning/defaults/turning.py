@@ -25,9 +25,9 @@ def turned(lanes: LoopFacts, every: Mapping[str, LoopFacts], target: Target) -> 
         every: the loops of the nest, by their variables.
         target: what is compiled for.
     """
-    far = [use for use in lanes.uses if use.stride not in (0, 1)]
     if not target.isa_flags:
         return []  # g++ would not
+    far = [use for use in lanes.uses if use.stride not in (0, 1)]
     if any(use.stride is None or use.access.kind != "read" for use in far):
         return []
     if not any(use.stride > NEAR for use in far if use.stride is not None) or any(f.repeats for f in every.values()):

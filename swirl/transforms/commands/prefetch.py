@@ -30,11 +30,8 @@ from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestNam
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, rewrite_each
-from swirl.transforms.rewrites.strides import memory_stride
+from swirl.transforms.rewrites.strides import LINE, memory_stride
 from swirl.transforms.rewrites.ways_out import Trial, either, others, step
-
-LINE = 64
-"""Bytes of a cache line."""
 
 NOTE = "asked to prefetch"
 
