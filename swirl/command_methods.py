@@ -217,7 +217,8 @@ class CommandMethods:
     def reorder(
         self, phase: str, order: LoopNames, *, nest: NestName | None = None, optional: bool = False
     ) -> tuple[str, ...]:
-        """Put loops of one nest into the order given, outermost first."""
+        """Put loops of one nest into the order given, outermost first; conditions on loop variables that are between
+        them move inside."""
         raise NotImplementedError
 
     def reset_prefetch(self, phase: str, *, nest: NestName | None = None, optional: bool = False) -> tuple[str, ...]:

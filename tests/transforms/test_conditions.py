@@ -170,6 +170,67 @@ def _random(seed: int) -> Program:
     return program("\n".join([*head, " y[i] += t"]), x=(6, 3), y=(6,), z=(9,), w=(3,))
 
 
+# --- between loops ----------------------------------------------------------------------------------------
+BETWEEN = """
+for t in range(5):
+    for k in range(2):
+        for j in range(3):
+            if {test}:
+                {before}for d in range(4):
+                    {inside}y[t, d] += g[t + j - 1, k] * w[k, j, d]
+"""
+
+
+def between(test: str = "0 <= t + j - 1 < 5", before: str = "", inside: str = "") -> Program:
+    """A sum with a condition between its loops."""
+    before = f"{before}\n                " if before else ""
+    text = BETWEEN.format(test=test, before=before, inside=inside)
+    return program(text, y=(5, 4), g=(5, 2), w=(2, 3, 4), z=(3,))
+
+
+@pytest.mark.parametrize("name", ["reorder", "interchange"])
+def test_conditions_between_loops_move_inside(name: str, target: Target) -> None:
+    before = between()
+    order = ["t", "d", "k", "j"] if name == "reorder" else ["d", "j"]
+    after = assert_same(before, COMMANDS[name](before, order))
+    assert "if" not in after.nests[0].text.split("for d")[0]
+    assert_compiles_to_same(after, target)
+
+
+def test_statements_beside_the_loop_keep_the_condition() -> None:
+    before = between(before="z[j] += g[t, k]")
+    after = assert_same(before, COMMANDS["reorder"](before, ["t", "d", "k", "j"]))
+    assert after.nests[0].text.count("if 0 <=") == 2
+
+
+def test_conditions_in_each_other() -> None:
+    text = """
+for t in range(5):
+    for j in range(3):
+        if t + j >= 1:
+            z[j] += w[j, t]
+            if t + j < 6:
+                for d in range(4):
+                    y[t, d] += g[t + j - 1, d]
+"""
+    before = program(text, y=(5, 4), g=(5, 4), w=(3, 5), z=(3,))
+    after = assert_same(before, COMMANDS["reorder"](before, ["d", "t", "j"]))
+    assert len(after.nests[0].text.split("if ")) == 4
+
+
+@pytest.mark.parametrize(
+    ("test", "before"),
+    [
+        ("g[t, k] > 0.0", ""),
+        ("0 <= t + j - 1 < 5", "s: float32 = w[k, j, 0]"),
+    ],
+    ids=["on data", "around a local"],
+)
+def test_other_conditions_stay(test: str, before: str) -> None:
+    with pytest.raises(Refused, match="not perfectly nested"):
+        COMMANDS["reorder"](between(test, before), ["t", "d", "k", "j"])
+
+
 def test_random_conditions() -> None:
     done = 0
     for seed in range(120):

@@ -13,7 +13,8 @@ from swirl.transforms.rewrites.ways_out import step
 
 @command()
 def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None) -> Program:
-    """Put loops of one nest into the order given, outermost first.
+    """Put loops of one nest into the order given, outermost first; conditions on loop variables that are between them
+    move inside.
 
     rewrite (order = c, n):
         for n in range(N):                  for c in range(C):

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Sequence
 from itertools import pairwise
 
-from swirl.ir.nest import Nest, Program, fresh, loop_of, make_nest, names_in, variable_of
+from swirl.ir.isl_notation import condition_to_isl
+from swirl.ir.nest import Nest, Program, clone, fresh, loop_of, make_nest, names_in, variable_of, with_inner
 from swirl.ir.paths import Path, at
 from swirl.ir.trees import statements_in
 
@@ -42,6 +43,40 @@ def chain_to(body: list[ast.stmt], path: Path, names: set[str]) -> Path | None:
 
 def vars_below(node: ast.stmt) -> set[str]:
     return {variable_of(inner) for inner in statements_in(node) if isinstance(inner, ast.For)}
+
+
+def conditions_inside(node: ast.For, names: set[str], around: set[str]) -> ast.For:
+    """The loop with conditions that are between the loops ``names`` moved into the inner ones.
+
+    Args:
+        node: the outermost of the loops.
+        names: the variables of all.
+        around: the variables of the loops outside: conditions on anything else stay.
+    """
+    known, below = {*around, variable_of(node)}, names - {variable_of(node)}
+    return with_inner(node, [part for statement in node.body for part in _parts(statement, below, known)])
+
+
+def _parts(statement: ast.stmt, below: set[str], known: set[str]) -> list[ast.stmt]:
+    """A statement, or of a condition around some of the loops ``below`` what is in it, with the condition inside."""
+    if not below & vars_below(statement):
+        return [statement]
+    if isinstance(statement, ast.For):
+        return [conditions_inside(statement, below, known)]
+    assert isinstance(statement, ast.If)
+    declares = any(isinstance(inner, ast.AnnAssign) for inner in statement.body)
+    on_loops = condition_to_isl(statement.test) is not None and names_in(statement.test) <= {*known, "min", "max"}
+    if statement.orelse or declares or not on_loops:
+        return [statement]
+    parts = [part for inner in statement.body for part in _parts(inner, below, known)]
+    return [_under(statement.test, part) for part in parts]
+
+
+def _under(test: ast.expr, node: ast.stmt) -> ast.stmt:
+    """A statement under a condition, which is inside of a loop."""
+    if isinstance(node, ast.For):
+        return with_inner(node, [_under(test, inner) for inner in node.body])
+    return ast.If(clone(test), [node], [])
 
 
 def isolate(node: ast.For, names: set[str]) -> list[ast.For] | None:

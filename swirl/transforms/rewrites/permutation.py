@@ -13,7 +13,7 @@ from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.printing import unparse
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
-from swirl.transforms.rewrites.nesting import chain_to, isolate, vars_below
+from swirl.transforms.rewrites.nesting import chain_to, conditions_inside, isolate, vars_below
 from swirl.transforms.rewrites.projection import projected
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 from swirl.transforms.rewrites.sites import LeftAlone, Site, loop_at
@@ -53,10 +53,16 @@ def permuted(
             site = Site(index, path)
             way_out = way_to_nest(result, site, again)
             with left.noting(result, site):
+                start = nest
                 if len(present) < len(names):  # a condition is between, or they are side by side
+                    around = {variable_of(n) for n in enclosing(nest.body, path) if isinstance(n, ast.For)}
+                    node = conditions_inside(node, wanted, around)
+                    start = nest.with_body(replace_at(nest.body, path, [node]))
+                    present = [var for var in _vars_towards(node, wanted) if var in wanted]
+                if len(present) < len(names):
                     raise _imperfect(nest, path, way_out)
                 order = present[::-1] if swap else names
-                moved = permute_at(program, nest, path, dict(zip(present, order, strict=True)), way_out)
+                moved = permute_at(program, start, path, dict(zip(present, order, strict=True)), way_out)
                 result, nest = checked(result, result.with_nest(index, moved)), moved
                 left.changed = True
     return result
