@@ -224,12 +224,32 @@ def test_a_loop_beside_the_writes() -> None:
         ({"buffer": "z", "at": "i"}, "does not read 'z'"),
         ({"buffer": "y", "at": "m"}, "no loop named 'm'"),
         ({"buffer": "x", "at": "i", "name": "y"}, "cannot name the copy"),
-        ({"buffer": "x", "nest": 0}, "nest and zeros are for a copy at a loop"),
+        ({"buffer": "x", "zeros": True}, "zeros are for a copy at a loop"),
+        ({"buffer": "x", "nest": 1}, "no nest 1 in "),
     ],
 )
 def test_bad_arguments(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(CommandError, match=message):
         pack(row_sums(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nest", [1, 2])
+def test_one_nest_alone_reads_the_copy(nest: int) -> None:
+    """The others may write the buffer, before and after."""
+    before = program(
+        "for i in range(4):\n x[i] = y[i]\nfor i in range(4):\n y[i] += x[3 - i]\n"
+        "for i in range(4):\n y[i] += 2.0 * x[i]\nfor i in range(4):\n x[i] = 0.0",
+        x=(4,),
+        y=(4,),
+    )
+    after = assert_same(before, pack(before, "x", nest=nest))
+    assert ["x_packed" in each.arguments for each in after.nests] == [index in (nest, nest + 1) for index in range(5)]
+
+
+def test_a_nest_that_reads_nothing() -> None:
+    before = program("for i in range(4):\n x[i] = y[i]\nfor i in range(4):\n z[i] = y[i]", x=(4,), y=(4,), z=(4,))
+    with pytest.raises(CommandError, match="no nest 1 of program reads 'x'"):
+        pack(before, "x", nest=1)
 
 
 def test_nothing_to_copy() -> None:

@@ -78,7 +78,7 @@ def pack(
                                                     for ky in range(3):
                                                         s(x_packed[i + ky])
 
-    The copy is a nest of its own, before the first that reads the buffer; ``tile`` lays the copy out, and strip-mines
+    The copy is a nest of its own, before the first that reads it; ``tile`` lays the copy out, and strip-mines
     its loops. At a loop, it is the smallest box around what the iteration reads, without the dimensions in which that
     is one element; where the box reaches beyond the buffer (at borders), that part stays empty, and nothing reads it.
 
@@ -90,7 +90,7 @@ def pack(
         zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions prevent reads of it;
             the conditions that this makes needless are dropped, as by ``set_padding``, and the zeros' factors are
             assumed finite.
-        nest: only in this nest (index or label), with ``at``.
+        nest: only in this nest (index or label): others may write the buffer.
 
     Raises:
         CommandError: no such buffer or loop, nothing reads the buffer there, or the name is taken.
@@ -103,6 +103,10 @@ def pack(
         raise CommandError(
             f"{program.name} does not read {buffer!r}", way_out=f"the buffers are {', '.join(program.buffers)}"
         )
+    if nest is not None and at is None:
+        readers = [index for index in readers if nest in (index, program.nests[index].label)]
+        if not readers:
+            raise CommandError(f"no nest {nest} of {program.name} reads {buffer!r}")
     taken = taken_names(program)
     name = name or fresh(f"{buffer}_packed", taken)
     if not is_name(name) or name in taken:
@@ -110,8 +114,8 @@ def pack(
     dims = memory_order(program, buffer, order)
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)
-    if nest is not None or zeros:
-        raise CommandError("nest and zeros are for a copy at a loop", way_out="give at=… too; or set_padding the copy")
+    if zeros:
+        raise CommandError("zeros are for a copy at a loop", way_out="give at=… too; or set_padding the copy")
     for index in readers:
         _check_only_read(program.nests[index], buffer, ())
     source = program.buffers[buffer]
