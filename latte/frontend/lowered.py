@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from latte.frontend.lower import lower
+from latte.frontend.operands import stored_operands
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from swirl.errors import DeclarationError
@@ -56,10 +57,18 @@ def lower_layers(graph: Graph, batch_size: int) -> dict[str, LoweredLayer]:
     for ensemble in graph.ensembles:
         _check_size(ensemble, batch_size)
         if ensemble.has_body:
-            forward = lower(ensemble, "forward", batch_size=batch_size)
-            inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
-            found[ensemble.name] = LoweredLayer(ensemble, batch_size, forward, inference)
+            found[ensemble.name] = LoweredLayer(ensemble, batch_size, *_forward(ensemble, batch_size))
     return found
+
+
+def _forward(ensemble: Ensemble, batch_size: int) -> tuple[Program, Program]:
+    """The forward program in training and in inference, with operands of products stored: in the same arrays only where
+    the programs are the same."""
+    training, inference = (lower(ensemble, "forward", batch_size=batch_size, training=mode) for mode in (True, False))
+    taken = {*ensemble.fields(batch_size), *(edge.name for edge in ensemble.connections)}
+    stored = stored_operands(training, taken)
+    same = training.text == inference.text and training.buffers == inference.buffers
+    return stored, stored if same else stored_operands(inference, taken.union(stored.buffers))
 
 
 def _check_size(ensemble: Ensemble, batch_size: int) -> None:

@@ -122,6 +122,7 @@ class Buffer:
         role: ``value``, ``grad``, ``param``, ``param_grad``, ``state``, ``constant``, ``temporary`` or
             ``scalar`` (run-time setting).
         layout: see :class:`Layout`.
+        per_item: whether the first dimension of values and gradients is the batch.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Buffer:
     dtype: str = "float32"
     role: str = "value"
     layout: Layout = field(default_factory=Layout)
+    per_item: bool = True
 
     @property
     def physical_shape(self) -> tuple[int, ...]:
@@ -137,7 +139,7 @@ class Buffer:
     @property
     def batch_dims(self) -> int:
         """The number of dimensions that commands do not count: the batch of values and gradients."""
-        return 1 if self.role in ("value", "grad") else 0
+        return 1 if self.role in ("value", "grad") and self.per_item else 0
 
     @property
     def size(self) -> int:
