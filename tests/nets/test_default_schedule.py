@@ -32,8 +32,8 @@ from latte import (
 )
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
-from latte.neuron import Field, Param, eachindex, exp, normal, ones, sigmoid, tanh
-from latte.planning.defaults import blocking, nests, past_caches, products
+from latte.neuron import Field, Param, constant, eachindex, exp, normal, ones, sigmoid, tanh
+from latte.planning.defaults import blocking, nests, packing, panels, past_caches, product
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
@@ -48,7 +48,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Loop, Program, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import facts, trips
+from swirl.loop_facts import contractions, facts, trips
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
@@ -534,15 +534,15 @@ def attention(features: int) -> dict[str, list[str]]:
 
 def test_short_sums_are_of_packed_operands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of rows with rows: lanes run along the columns of a copy, and the softmax after them has lanes, too."""
-    monkeypatch.setattr(products, "READ_OFTEN", 4)
+    monkeypatch.setattr(packing, "READ_OFTEN", 4)
     forward = attention(8)["forward"]
     assert "pack('forward', 'key', at='h', order=[1, 0])" in forward
     assert {text.split("'")[3] for text in forward if text.startswith("vectorize")} >= {"s", "s_1", "s_2", "s_3"}
 
 
 def test_long_sums_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "READ_OFTEN", 4)
-    monkeypatch.setattr(products, "LONG_SUM", 1)
+    monkeypatch.setattr(packing, "READ_OFTEN", 4)
+    monkeypatch.setattr(packing, "LONG_SUM", 1)
     assert not any(text.startswith("pack") for text in attention(8)["forward"])
 
 
@@ -601,7 +601,7 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
     """Rows of a power of two are read often: strips of them are copied, if more of them are read than a level-1 cache
     keeps, and rows of the results are fetched before they are stored."""
     monkeypatch.setattr(blocking, "STRIP", 32)
-    monkeypatch.setattr(blocking, "WAY", 512)
+    monkeypatch.setattr(product, "WAY", 512)
     monkeypatch.setattr(past_caches, "PAGE", 512)
     target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**13)
     net = Net(32, seed=1)
@@ -613,21 +613,96 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
     assert "prefetch('update', 'grad_weights', 'k', 2, 2, nest=1)" in applied["update"]
 
 
-def test_panels_of_an_operand_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_panels(monkeypatch: pytest.MonkeyPatch) -> Target:
+    """A target with small caches, for which a few rows are enough for panels."""
+    for name, value in {"MANY_ROWS": 4, "ROWS_TURNED": 4, "READ_MANY_TIMES": 4, "MOST": 0.8, "CHUNKS": 4}.items():
+        monkeypatch.setattr(panels, name, value)
+    monkeypatch.setattr(packing, "READ_MANY_TIMES", 32)
+    return replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**15)
+
+
+def panels_of(phase: str, commands: list[str]) -> list[str]:
+    """The orders of loops in panels of one phase, and the copies."""
+    wanted = (f"reorder('{phase}', [", f"pack('{phase}', ", f"split('{phase}', ")
+    return [text for text in commands if text.startswith(wanted) and ("_outer" in text or "split" in text)]
+
+
+def test_panels_of_an_operand_stay_near(small_panels: Target) -> None:
     """Of a fully connected layer of many items: for each panel the other operand passes by, turned if its terms are not
-    contiguous, from the first block of terms on; a panel is copied with its lanes innermost."""
-    for name, least in {"MANY_ROWS": 24, "PIECE": 64, "WAY": 512}.items():
-        monkeypatch.setattr(blocking, name, least)
-    monkeypatch.setattr(products, "READ_MANY_TIMES", 32)
-    net = Net(48, seed=1)
+    contiguous. A panel is copied with its lanes innermost, turned where the operand has its terms innermost; blocks of
+    rows, too, where panels are few."""
+    net = Net(32, seed=1)
     net.force_backward = True
-    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (256,)), 40)
-    applied = applied_of(net, layer, replace(TARGETS["avx2"], l1_bytes=2**11, l2_bytes=2**15))
-    backward, update = applied["backward"], applied["update"]
-    assert "reorder('backward', ['i_1_outer', 'k_outer', 'n', 'i_1_inner', 'k_inner'], nest=1)" in backward, backward
-    assert {"pack('update', 'grad')", "transpose('grad_packed', order=[1, 0])"} <= set(update), update
-    assert "reorder('update', ['i_1_outer', 'n_outer', 'k', 'i_1_inner', 'n_inner'], nest=3)" in update, update
-    assert "pack('update', 'inputs', at='n_outer', nest=3)" in update, update
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (128,)), 64)
+    applied = applied_of(net, layer, small_panels)
+    forward = panels_of("forward", applied["forward"])
+    assert (
+        forward[0]
+        == "reorder('forward', ['n_outer', 'k_1_outer', 'i_outer', 'n_inner', 'k_1_inner', 'i_inner'], nest=1)"
+    )
+    assert forward[-1] == "pack('forward', 'weights', at='i_outer', order=[1, 0], nest=1)"
+    assert "vectorize('forward', 'weights_packed_dim0', 8, strided='gather', nest=1)" in applied["forward"]
+    backward, update = panels_of("backward", applied["backward"]), panels_of("update", applied["update"])
+    order = "['n_outer', 'i_1_outer', 'k_outer', 'n_inner', 'i_1_inner', 'k_inner']"
+    assert backward[0] == f"reorder('backward', {order}, nest=1)"
+    assert "pack('backward', 'weights', at='k_outer', nest=1)" in backward, applied["backward"]
+    assert "transpose('grad_packed', order=[1, 0])" in applied["update"], applied["update"]
+    assert "reorder('update', ['k_outer', 'i_1_outer', 'k_inner', 'i_1_inner', 'n'], nest=3)" in update, update
+    assert "pack('update', 'inputs', at='i_outer', nest=2)" in update, applied["update"]
+
+
+def test_ragged_ends_are_cut_off_panels(small_panels: Target) -> None:
+    net = Net(32, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (152,)), 32)
+    backward = panels_of("backward", applied_of(net, layer, small_panels)["backward"])
+    assert "split('backward', 'i_1', [128], nest=1)" in backward, backward
+    assert any(text.startswith("pack('backward', 'weights'") for text in backward), backward
+
+
+class OfPositions(Ensemble):
+    """A convolution over positions, whose features are innermost."""
+
+    def forward(self, inputs, value, w):
+        N, T, D = inputs.shape
+        K = w.shape[0]
+        for n in range(N):
+            for t in range(T):
+                for k in range(K):
+                    for j in range(3):
+                        if 0 <= t + j - 1 < T:
+                            for d in range(D):
+                                value[n, t, k] += w[k, j, d] * inputs[n, t + j - 1, d]
+
+
+def of_positions(batch: int, positions: int, features: int, filters: int) -> tuple[Net, Ensemble]:
+    net = Net(batch, seed=1)
+    net.force_backward = True
+    layer = OfPositions(shape=(positions, filters), dims=("t", "k"))
+    layer.add_field("w", Param("k", shape=(3, features), init=constant(0.5)))
+    net.add_ensemble(layer)
+    net.add_connections(MemoryDataLayer(net, (positions, features)), layer)
+    return net, layer
+
+
+def test_panels_have_terms_along_several_loops(small_panels: Target) -> None:
+    """And rows; conditions on these are no obstacle."""
+    net, layer = of_positions(2, 16, 32, 64)
+    applied = applied_of(net, layer, small_panels)
+    forward = panels_of("forward", applied["forward"])
+    assert any(re.match(r"pack\('forward', 'w', at='d_outer', order=\[1, 2, 0\]", text) for text in forward), forward
+
+
+@pytest.mark.parametrize("target", running_targets())
+def test_sums_over_positions_stay_in_registers(target: str) -> None:
+    """Results are outside of their terms although borders clip one of these."""
+    net, layer = of_positions(2, 9, 8, 24)
+    for phase, before, after, _ in scheduled(net, layer, target):
+        assert_same(before, after, seeds=(0,))
+        for found in (c for nest in after.nests for c in contractions(nest, after.buffers)):
+            inner = next(loop for loop in reversed(found.statement.loops) if loop.kind in ("range", "parallel"))
+            assert inner.var in found.sums, f"{phase}\n{after.text}"
 
 
 class TimesTransposed(Ensemble):
@@ -698,8 +773,9 @@ def test_a_copied_panel_of_a_turned_operand_is_stored_in_whole_vectors(target: s
     layer = FullyConnectedLayer(net, MemoryDataLayer(net, (128,)), 4096)
     _, _, forward, outcomes = next(scheduled(net, layer, target))
     applied = applied_texts(outcomes)
-    assert any(re.match(r"pack\('forward', 'weights_packed', .*order=\[1, 0\]", text) for text in applied), applied
-    assert "scatter" not in listing(forward, TARGETS[target])
+    assert any(re.match(r"pack\('forward', 'weights', .*order=\[1, 0\]", text) for text in applied), applied
+    text = listing(forward, TARGETS[target])
+    assert "scatter" not in text and "load_turned<" in text
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -730,9 +806,9 @@ def packed(net: Net, layer: Ensemble) -> list[str]:
 
 
 def test_rows_that_have_room_in_the_cache_are_not_copied() -> None:
-    """Those of weights that are a little longer than a power of two; and whole rows, one after the other, of a 1 × 1
-    convolution."""
-    net = Net(64, seed=1)
+    """Those of weights that are a little longer than a power of two, where items are too few for panels; and whole rows
+    of a 1 × 1 convolution."""
+    net = Net(48, seed=1)
     net.force_backward = True
     data = MemoryDataLayer(net, (4096,))
     longer = FullyConnectedLayer(net, MemoryDataLayer(net, (4112,)), 1000)
@@ -855,7 +931,7 @@ def test_short_sums_of_many_rows_have_lanes_along_their_results(
     outputs: int, turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of all positions are those of one matrix, and the weights are copied, where that fills the lanes."""
-    monkeypatch.setattr(products, "READ_MANY_TIMES", 32)
+    monkeypatch.setattr(packing, "READ_MANY_TIMES", 32)
     net = Net(4, seed=1)
     net.force_backward = True
     layer = PositionwiseLinearLayer(net, MemoryDataLayer(net, (9, 20)), outputs)

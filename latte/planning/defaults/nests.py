@@ -6,17 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from math import prod
 
-from latte.planning.defaults.blocking import CHUNKS, blocking, in_blocks
+from latte.planning.defaults.blocking import blocking, in_blocks
 from latte.planning.defaults.copies import WRITTEN_OUT, Copies
+from latte.planning.defaults.packing import pack
+from latte.planning.defaults.panels import pack_panels
 from latte.planning.defaults.past_caches import fetch_results, fetch_rows, fetch_strided, store_far
-from latte.planning.defaults.products import pack
+from latte.planning.defaults.product import CHUNKS
 from latte.planning.defaults.trials import Step, Trials, step
 from latte.planning.defaults.turning import turned
 from swirl.ir.accesses import Access, parsed
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import NEAR, LoopFacts, contractions, moves, perfect_chain
+from swirl.loop_facts import NEAR, LoopFacts, contractions, moves, perfect_chain, stride
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
@@ -53,6 +55,8 @@ class NestSchedule:
         lanes = self.may_be_vectors()
         if not (lanes and self.row(work)):
             self.add_up_in_parts()
+            if lanes:
+                pack_panels(self.trials)
             self.sum_inside()
             self.keep_sums()
             if lanes:
@@ -141,7 +145,7 @@ class NestSchedule:
 
     def _turn(self, found: LoopFacts) -> bool:
         """Whether a loop has become lanes that are rows apart, which are loaded whole and turned in registers."""
-        if not found.far:
+        if not found.far or _scatters(found):
             return False
         rows = turned(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
         return bool(rows) and self.trials.together(rows)
@@ -310,8 +314,10 @@ class NestSchedule:
 
 
 def _scatters(found: LoopFacts) -> bool:
-    """Whether neighbouring iterations write elements that are far apart."""
-    return any(use.access.kind != "read" and (use.stride is None or use.stride > NEAR) for use in found.uses)
+    """Whether neighbouring iterations write elements that are far apart, also of local arrays."""
+    written = ((a, s) for s in found.inside for a in s.accesses if a.kind != "read" and a.own)
+    apart = (stride(access, found.var, statement, found.buffers) for access, statement in written)
+    return any(each is None or each > NEAR for each in apart)
 
 
 def _mostly_moves(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:

@@ -13,12 +13,12 @@ from functools import partial
 from itertools import pairwise
 from math import lcm, prod
 
-from latte.planning.defaults.blocking import blocking, order_products
+from latte.planning.defaults.blocking import all_make, gains_alone, order_products
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import NestSchedule
+from latte.planning.defaults.packing import READ_OFTEN, join_rows, turn
 from latte.planning.defaults.places import go_to_places, places_of
-from latte.planning.defaults.products import READ_OFTEN, join_rows, turn
 from latte.planning.defaults.trials import Trials
 from swirl.ir.affine import affine
 from swirl.ir.nest import Loop, Nest, fresh, variable_of
@@ -93,7 +93,7 @@ class PhaseSchedule:
             trial = own.scratch()
             NestSchedule(trial).write()
             if own.partly:
-                self.name_apart(own, own.partly)  # loops of a name that are to be scheduled apart
+                own.name_apart(own.partly)  # loops of a name that are to be scheduled apart
                 NestSchedule(own).write()
             else:
                 own.accept(trial)
@@ -122,13 +122,13 @@ class PhaseSchedule:
             var, *pending = pending
             cuts, names = own.borders(var), own.loop_names
             if not cuts and any(own.borders(var, number) for number in range(1, names.count(var))):
-                self.name_apart(own, {var})  # the first one, which zeroes, is not clamped
+                own.name_apart({var})  # the first one, which zeroes, is not clamped
                 pending = [*(name for name in own.loop_names if name not in names), *pending]
                 continue
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "the ends alone are clamped"
             if longest > 1 and own.apply(why, "split", var, cuts):
-                self.name_apart(own)
+                own.name_apart()
 
     def gather(self, number: int) -> None:
         """Sums whose iterations add to each other's elements become loops over the elements."""
@@ -169,14 +169,31 @@ class PhaseSchedule:
                         break
 
     def keep_near(self) -> None:
-        """Temporaries that are read where they are made become locals, but for those of contractions, which have loops
-        of their own."""
+        """Temporaries that are read where they are made become locals, but for those of contractions, and those that
+        would keep a contraction from loops of its own."""
         program = self.trials.program
         found = [c for nest in program.nests for c in contractions(nest, program.buffers)]
         held = {access.name for c in found for access in (c.target, *c.operands)}
-        for name, buffer in program.buffers.items():
-            if buffer.role == "temporary" and name not in held:
-                self.trials.apply(f"{name} is read in the iteration that makes it", "contract", name)
+        own = [name for name, buffer in program.buffers.items() if buffer.role == "temporary" and name not in held]
+        alone = self._alone() if found and own else 0
+        for name in own:
+            trial = PhaseSchedule(self.trials.scratch())
+            if trial.trials.apply(f"{name} is read in the iteration that makes it", "contract", name):
+                left = trial._alone() if found else 0
+                if left >= alone:
+                    self.trials.accept(trial.trials)
+                    alone = left
+
+    def _alone(self) -> int:
+        """How many contractions have a nest of their own once their loops are cut, on a copy: a local that is read
+        after them may keep them where it is made."""
+        trial = PhaseSchedule(self.trials.scratch())
+        number = 0
+        while number < len(trial.trials.program.nests):  # cutting a nest makes others of it
+            trial.cut(replace(trial.trials, nest=number))
+            number += 1
+        nests, buffers = trial.trials.program.nests, trial.trials.program.buffers
+        return sum(len(statements_of(nest)) == 1 and bool(contractions(nest, buffers)) for nest in nests)
 
     def store_products(self, number: int) -> None:
         """Locals that a contraction adds to, or reads, are stored where each has many terms or is in many: it gets
@@ -222,10 +239,10 @@ class PhaseSchedule:
         refused: set[str] = set()
         done = False
         if self._shared_loop(own, refused) is not None:
-            self.name_apart(own)
+            own.name_apart()
         while (shared := self._shared_loop(own, refused)) is not None:
             if own.apply("each sum has loops of its own", "distribute", shared):
-                self.name_apart(own)
+                own.name_apart()
                 done = True
             else:
                 refused.add(shared)
@@ -258,18 +275,10 @@ class PhaseSchedule:
                 several
                 or over_terms
                 or (len(path) > 1 and (_lanes_differ(own, path) or not found and _written_differently(own, path)))
-                or any(apart or not _all_make(c, deeper) or blocking(own, c) is not None for c in again)
+                or any(apart or not all_make(c, deeper) or gains_alone(own, c) for c in again)
             ):
                 return var
         return None
-
-    def name_apart(self, own: Trials, wanted: Collection[str] | None = None) -> None:
-        """Each of the loops of these names gets a name of its own; of all names by default."""
-        names = own.loop_names
-        for name in dict.fromkeys(name for name in names if wanted is None or name in wanted):
-            for number in range(names.count(name) - 1, 0, -1):
-                new = fresh(f"{name}_{number}", taken_names(own.program))
-                own.apply("scheduled by itself", "rename", name, new, occurrence=number)
 
 
 def _lanes_differ(own: Trials, path: Path) -> bool:
@@ -308,11 +317,6 @@ def _results_inside(found: Contraction, path: Path) -> bool:
     """Whether the loop at ``path`` is around one over the contraction's results."""
     around = zip(found.statement.loops, found.statement.loop_depths, strict=True)
     return any(loop.var in found.results for loop, depth in around if depth >= len(path))
-
-
-def _all_make(found: Contraction, statements: Sequence[Statement]) -> bool:
-    """Whether each of the statements writes what the contraction adds to, as it does."""
-    return all(any(a.name == found.target.name and a.kind != "read" for a in s.accesses) for s in statements)
 
 
 def _clamped(index: ast.expr) -> set[str]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swirl.errors import LatteError
-from swirl.ir.nest import Nest, Program, constant, loop_of, variable_of
+from swirl.ir.nest import Nest, Program, constant, fresh, loop_of, variable_of
 from swirl.ir.paths import loops
 from swirl.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.recorded import Recorded
 from swirl.target import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.borders import interior
+from swirl.transforms.rewrites.sites import taken_names
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,14 @@ class Trials:
         if extent < 1:
             return []
         return [cut for cut in interior(self.program, var, nest=self.nest, occurrence=occurrence) if 0 < cut < extent]
+
+    def name_apart(self, wanted: Collection[str] | None = None) -> None:
+        """Each of the nest's loops of these names gets a name of its own; of all names by default."""
+        names = self.loop_names
+        for name in dict.fromkeys(name for name in names if wanted is None or name in wanted):
+            for number in range(names.count(name) - 1, 0, -1):
+                new = fresh(f"{name}_{number}", taken_names(self.program))
+                self.apply("scheduled by itself", "rename", name, new, occurrence=number)
 
     def apply(self, why: str, name: str, *arguments: Any, **options: Any) -> bool:
         """Apply a command on the nests.

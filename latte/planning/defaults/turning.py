@@ -30,12 +30,12 @@ def turned(lanes: LoopFacts, every: Mapping[str, LoopFacts], target: Target) -> 
     far = [use for use in lanes.uses if use.stride not in (0, 1)]
     if any(use.stride is None or use.access.kind != "read" for use in far):
         return []
-    if not any(use.stride > NEAR for use in far if use.stride is not None) or any(f.repeats for f in every.values()):
+    if not any(use.stride > NEAR for use in far if use.stride is not None):
         return []
     for row in every.values():
         strides = {stride(use.access, row.var, use.statement, lanes.buffers) for use in far}
         names = _nested(lanes, row)
-        if names and strides == {1} and row.trips >= LEAST_ROW:
+        if names and strides == {1} and row.trips >= LEAST_ROW and not any(every[name].repeats for name in names):
             return _steps(lanes, row, names, target)
     return []
 
@@ -53,7 +53,10 @@ def _steps(lanes: LoopFacts, row: LoopFacts, names: list[str], target: Target) -
     over, along = (lanes, row) if _further(lanes, row) else (row, lanes)
     order, inner = [name for name in names if name not in (over.var, along.var)], over.var
     steps, width, size = [], target.simd_width, ROWS * target.simd_width
-    if max(lanes.buffers[use.access.name].nbytes for use in lanes.uses) <= target.l2_bytes:
+    if (
+        max(lanes.buffers[use.access.name].nbytes for use in lanes.uses if use.access.name in lanes.buffers)
+        <= target.l2_bytes
+    ):
         order = [*order, along.var, over.var]
     elif over.trips > size and over.trips % size == 0:
         steps, inner = [step(why, "tile_loop", over.var, size)], f"{over.var}_inner"

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise, takewhile
 from math import prod
 
-from latte.planning.defaults.blocking import COPIED, LONG_SUM, Product, chain_of, collide
+from latte.planning.defaults.blocking import COPIED, LONG_SUM, chain_of
+from latte.planning.defaults.panels import READ_MANY_TIMES, Panels, in_panels
 from latte.planning.defaults.past_caches import PAGE
+from latte.planning.defaults.product import Product, collide, innermost
 from latte.planning.defaults.trials import Step, Trials, step
 from swirl.ir.accesses import Access
-from swirl.ir.buffers import Buffer
 from swirl.ir.nest import names_in
 from swirl.ir.statements import statements_of
 from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride, trips
 
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
-READ_MANY_TIMES = 256
-"""The same where neighbours in the copy are rows apart in the operand."""
 PAGES = 64
 """Pages whose addresses a processor has at hand, at the least."""
 FULL = 0.85
@@ -68,19 +66,13 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     buffer, moved = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
     if others or buffer is None or moved.count(True) != 1 or moved.index(True) < buffer.batch_dims:
         return False
-    order = _innermost(buffer, access, var)
-    first, trial = _row_innermost(trials, found, var), trials.scratch()
+    order = innermost(buffer, access, var)
+    first, trial = _rowinnermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
     loop, reads = next(_read_often(trial, found, access, var), (None, 0))
     why = f"rows along {var}, each element read {reads} times"
     return loop is not None and trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
-
-
-def _innermost(buffer: Buffer, access: Access, var: str) -> list[int]:
-    """The dimensions of a copy in the order in which those that a loop moves are innermost."""
-    moved = [var in names_in(index) for index in access.own[buffer.batch_dims :]]
-    return sorted(range(len(moved)), key=lambda dim: moved[dim])
 
 
 def _read_often(trials: Trials, found: Contraction, access: Access, var: str) -> Iterator[tuple[LoopFacts, int]]:
@@ -96,7 +88,7 @@ def _read_often(trials: Trials, found: Contraction, access: Access, var: str) ->
             yield loop, reads
 
 
-def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
+def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
     """What makes a loop the innermost of those over the results, where these are directly nested."""
     names = chain_of(trials, found)
     results = [name for name in names if name in found.results]
@@ -117,7 +109,7 @@ def pack_rows_apart(trials: Trials) -> None:
         for loop, reads in _read_often(trials, found, access, var):
             if _far_apart(trials, found, access, loop):
                 why = f"its rows are far apart, each element is read {reads} times"
-                order = _innermost(trials.program.buffers[access.name], access, var)
+                order = innermost(trials.program.buffers[access.name], access, var)
                 options = {} if order == sorted(order) else {"order": order}
                 trials.apply(why, "pack", access.name, at=loop.var, **options)
                 break
@@ -194,7 +186,8 @@ def _turned(trials: Trials, product: Product, var: str) -> bool:
     along = [product.stride(access, product.terms) == 1 for access in (*own, *beside)]
     if all(along):
         why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
-        return _lanes_pay(product, var) and _read_once(trials, own[0]) and _turn(trials, product, own[0], var, why)
+        pays = _lanes_pay(product, var) and in_panels(trials, found) is None and _read_once(trials, own[0])
+        return pays and _turn(trials, product, own[0], var, why)
     if not any(along):
         why = f"rows along {product.terms}: it passes by for each panel of {beside[0].name}"
         return _panels_pay(product, var) and _turn(trials, product, own[0], product.terms, why)
@@ -217,10 +210,10 @@ def _lanes_pay(product: Product, var: str) -> bool:
 
 def _panels_pay(product: Product, rows: str) -> bool:
     """Whether panels pay for a copy of the operand that moves along the rows of the results."""
-    lanes = product.lanes(product.found.target)
-    if lanes is None or lanes == rows or product.trips[lanes] < READ_MANY_TIMES:
+    panels = Panels.of(product.trials, product.found)
+    if panels is None or panels.row == rows or product.trips[panels.row] < READ_MANY_TIMES:
         return False
-    return product.trips[product.terms] >= LONG_SUM and product.panels(lanes) is not None
+    return product.trips[product.terms] >= LONG_SUM and panels.blocking() is not None
 
 
 def _read_once(trials: Trials, access: Access) -> bool:
@@ -234,16 +227,13 @@ def _turn(trials: Trials, product: Product, access: Access, var: str, why: str) 
     name, moved = access.name, [var in names_in(index) for index in access.own]
     if moved.count(True) != 1:
         return False
-    trial = replace(trials, nest=None).scratch()
+    trial = trials.scratch()
     if not trial.apply(why, "pack", name):
         return False
     (copied,) = trial.program.buffers.keys() - trials.program.buffers.keys()
     order = sorted(range(len(moved)), key=lambda dim: moved[dim])
     if not trial.together([step(why, "transpose", copied, order=order)]):
         return False
-    made = trial.program.nests[trials.nest or 0]
-    if not any(a.name == copied and a.kind == "write" for s in statements_of(made) for a in s.accesses):
-        return False  # another nest reads it before
     trials.accept(trial)
     loops = [loop.var for loop in perfect_chain(trials.nests[0])]
     trials.apply("in the order of the copy's elements", "reorder", [loops[dim] for dim in order])
