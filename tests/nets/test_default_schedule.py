@@ -687,7 +687,7 @@ def of_positions(batch: int, positions: int, features: int, filters: int) -> tup
 
 
 def test_panels_have_terms_along_several_loops(small_panels: Target) -> None:
-    """And rows; conditions on these are no obstacle."""
+    """And rows, also where borders clip them."""
     net, layer = of_positions(2, 16, 32, 64)
     applied = applied_of(net, layer, small_panels)
     forward = panels_of("forward", applied["forward"])

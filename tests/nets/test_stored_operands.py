@@ -80,12 +80,18 @@ def of(kind: type[Ensemble], batch: int = 8, **more: Param) -> tuple[Net, Ensemb
     return net, data, layer
 
 
-@pytest.mark.parametrize("target", running_targets())
-def test_gradients(target: str) -> None:
-    net, data, layer = of(RowsNormalised)
+def compiled(net: Net, data: Ensemble, target: str) -> np.ndarray:
+    """The source's values, random ones, once the net is compiled."""
     net.compile(target=target, threads=1)
     x = np.random.default_rng(0).standard_normal((8, D)).astype(np.float32)
     data.set_value(x)
+    return x
+
+
+@pytest.mark.parametrize("target", running_targets())
+def test_gradients(target: str) -> None:
+    net, data, layer = of(RowsNormalised)
+    x = compiled(net, data, target)
     net.forward()
     v, g = layer.get_v(), layer.get_g().ravel()
     weights = v * (g / np.sqrt((v * v).sum(1)))[:, None]
@@ -96,9 +102,7 @@ def test_gradients(target: str) -> None:
 @pytest.mark.parametrize("target", running_targets())
 def test_a_declared_field_keeps_its_array(target: str) -> None:
     net, data, layer = of(OwnField, v_part=Param("k", shape=(D,), init=ones))
-    net.compile(target=target, threads=1)
-    x = np.random.default_rng(0).standard_normal((8, D)).astype(np.float32)
-    data.set_value(x)
+    x = compiled(net, data, target)
     net.forward()
     np.testing.assert_array_equal(layer.get_v_part(), np.ones((K, D), np.float32))
     np.testing.assert_allclose(
@@ -111,9 +115,7 @@ def test_a_declared_field_keeps_its_array(target: str) -> None:
 @pytest.mark.parametrize("target", running_targets())
 def test_training_and_inference_have_arrays_of_their_own(target: str) -> None:
     net, data, layer = of(PartInTraining)
-    net.compile(target=target, threads=1)
-    x = np.random.default_rng(0).standard_normal((8, D)).astype(np.float32)
-    data.set_value(x)
+    x = compiled(net, data, target)
     weights = layer.get_g().reshape(-1, 1) * layer.get_v()
     for _ in range(2):
         net.forward()

@@ -123,11 +123,10 @@ class Panels:
         most = min(room, MAX_ELEMENTS * self.itemsize) // (width * self.itemsize)
         return self._in_order(width, most)
 
-    def _in_order(self, width: int, most: int) -> Blocking | None:
-        """Panels of a width, with at most so many terms."""
+    def _in_order(self, width: int, most: int) -> Blocking:
+        """Panels of a width that :meth:`_width` has found, with at most so many terms."""
         spread = self._spread(width)
-        if spread is None:
-            return None
+        assert spread is not None
         outside, block = spread
         sizes, inside, terms = {self.row: width}, list(self.rows[len(outside) :]), list(self.found.sums)
         if block < self.trips[inside[0]]:
@@ -151,7 +150,7 @@ class Panels:
         if replace(self, trips={**self.trips, self.row: whole}).blocking() is None:
             return None
         order = (self.row, *self.rows, *self.found.sums)
-        return Blocking(order, {}, f"{trips - whole} of {self.row} are no whole panel", cut=(self.row, whole))
+        return Blocking(order, {}, f"{trips - whole} of {self.row} are not a whole panel", cut=(self.row, whole))
 
     def _width(self) -> int | None:
         """Elements of a row of a panel; None where no width leaves whole panels, enough for the threads."""
