@@ -19,6 +19,7 @@ If the target already holds something when the loop begins, such as a sum, the r
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -62,10 +63,13 @@ LOWEST = 3e38
 """A literal beyond this size is not a candidate: every number wins over it."""
 
 
-def save_argmax(program: Program, active: set[str]) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
+def save_argmax(
+    program: Program, active: set[str], declared: Mapping[str, Buffer]
+) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
     """The forward program that saves winners, its nests in the form for reversal, and its statements by number.
 
-    Statements of both forms have the number (``number``) of the one that they come from.
+    Statements of both forms have the number (``number``) of the one that they come from. Of the ``declared`` arrays
+    that the program does not use, ``mask_<loop variable>`` of the right shape and type gets the winners.
 
     Raises:
         DerivativeError: a reduction whose target is never set.
@@ -76,7 +80,7 @@ def save_argmax(program: Program, active: set[str]) -> tuple[Program, list[Body]
     for number, statement in originals.items():
         statement.number = number  # type: ignore[attr-defined]
     inside = [list(nest) for nest in nests]
-    edits, masks = Edits(), _Masks(program, nests)
+    edits, masks = Edits(), _Masks(program, nests, declared)
     for group in rounds(reductions(program.name, nests, active), nests, active):
         alone = len(group.members) == 1 and group.starts
         own = _own_masks(program, group) if alone else None
@@ -119,11 +123,13 @@ class _Masks:
     Args:
         program: the forward program.
         nests: its statements.
+        declared: arrays of the layer.
     """
 
-    def __init__(self, program: Program, nests: list[Body]):
+    def __init__(self, program: Program, nests: list[Body], declared: Mapping[str, Buffer]):
         self.program, self.buffers = program, dict(program.buffers)
-        self._taken = set(self.buffers).union(*(names_in(s) for nest in nests for s in nest), set())
+        self._declared = {**program.buffers, **declared}
+        self._taken = set(self._declared).union(*(names_in(s) for nest in nests for s in nest), set())
         self._allotted: set[str] = set()
 
     def local(self, base: str) -> str:
@@ -153,7 +159,7 @@ class _Masks:
 
     def _is_free(self, name: str, shape: tuple[int, ...]) -> bool:
         """Whether a field of that name can serve: right shape and type, not used otherwise."""
-        buffer = self.program.buffers.get(name)
+        buffer = self._declared.get(name)
         used = any(name in nest.arguments for nest in self.program.nests)
         return buffer is not None and buffer.shape == shape and buffer.dtype == "int32" and not used
 

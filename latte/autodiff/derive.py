@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from latte.autodiff.activity import active_names
 from latte.autodiff.argmax import save_argmax
@@ -16,6 +17,7 @@ from latte.autodiff.saved import save_local, save_version
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from swirl.errors import DerivativeError
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, clone, make_nest, names_in
 from swirl.ir.trees import name_of, statements_in
 
@@ -51,6 +53,7 @@ def derive(
     add_to: Collection[str] = (),
     keep: Collection[str] = (),
     recompute: Collection[str] = (),
+    declared: Mapping[str, Buffer] = MappingProxyType({}),
 ) -> Derived:
     """Differentiate ``forward`` in reverse.
 
@@ -62,32 +65,34 @@ def derive(
         add_to: those of ``inputs`` and ``params`` whose gradient has been started by another layer.
         keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again, whatever
             that costs; ignored where values of single iterations must be kept.
+        declared: arrays of the layer, whether the program uses them or not; what is kept gets other names.
 
     Raises:
         DerivativeError: the program has a statement without a derivative; the message quotes it.
     """
     by = Variables(inputs, params, output, add_to)
     try:
-        return _kept_as_needed(forward, by, Choices(frozenset(recompute), frozenset(keep), _declared_once(forward)))
+        choices = Choices(frozenset(recompute), frozenset(keep), _declared_once(forward))
+        return _kept_as_needed(forward, by, choices, declared)
     except DerivativeError:
-        return _taped(forward, by)
+        return _taped(forward, by, declared)
 
 
-def _kept_as_needed(forward: Program, by: Variables, choices: Choices) -> Derived:
+def _kept_as_needed(forward: Program, by: Variables, choices: Choices, declared: Mapping[str, Buffer]) -> Derived:
     """Whole locals, or versions of buffers, are kept one after the other, until nothing is missing."""
     notes: list[str] = []
     program = forward
     for _ in range(ATTEMPTS):
         try:
-            return _attempt(program, by, choices, notes)
+            return _attempt(program, by, choices, declared, notes)
         except TooDear as found:
-            program = save_local(program, found.local)
+            program = save_local(program, found.local, declared)
             again = f"computing it again would move {found.bytes_again}"
             if found.bytes_again is None:
                 again = "it cannot be computed again"
             notes.append(f"{found.local} is kept: {found.bytes_kept} bytes a time, {again}")
         except Overwritten as found:
-            changed = save_version(program, found.name, found.by.path[0][1])
+            changed = save_version(program, found.name, found.by.path[0][1], declared)
             if changed is None:
                 name = found.name.removesuffix(ELEMENT)
                 used, overwriting = origin(found.used.node), origin(found.by.node)
@@ -112,31 +117,32 @@ def _declared_once(program: Program) -> frozenset[str]:
     return frozenset(name for name in names if names.count(name) == 1)
 
 
-def _attempt(program: Program, by: Variables, choices: Choices, notes: list[str]) -> Derived:
+def _attempt(
+    program: Program, by: Variables, choices: Choices, declared: Mapping[str, Buffer], notes: list[str]
+) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
-    saved, inside, _ = save_argmax(program, everything)
-    taken = _taken(saved, inside)
-    prepared = prepare(inside, saved.buffers, taken)
-    return _phases(saved, prepared, by, taken, choices, notes)
+    saved, inside, _ = save_argmax(program, everything, declared)
+    names = _names(saved, inside).union(declared)
+    prepared = prepare(inside, saved.buffers, names)
+    return _phases(saved, prepared, by, names, choices, notes)
 
 
-def _taped(forward: Program, by: Variables) -> Derived:
+def _taped(forward: Program, by: Variables, declared: Mapping[str, Buffer]) -> Derived:
     """What a statement reads and something overwrites later is kept, one element for each iteration."""
-    taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
-    program = normalised(forward, taken)
+    program = normalised(forward, set(forward.buffers).union(declared, *(nest.names for nest in forward.nests)))
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
-    saved, inside, originals = save_argmax(program, everything)
-    taken = _taken(saved, inside)
-    tapes = Tapes(saved, originals, taken)
+    saved, inside, originals = save_argmax(program, everything, declared)
+    names = _names(saved, inside).union(declared)
+    tapes = Tapes(saved, originals, names)
     prepared = [rebuild(nest, first_wins) for nest in inside]
-    derived = _phases(saved, prepared, by, taken, Choices(), [], tapes)
+    derived = _phases(saved, prepared, by, names, Choices(), [], tapes)
     kept, notes = tapes.saving(derived.backward, derived.update)
     return replace(derived, forward=strip_stop_gradient(kept), notes=(*notes, *derived.notes), taped=True)
 
 
-def _taken(program: Program, inside: list[Body]) -> set[str]:
+def _names(program: Program, inside: list[Body]) -> set[str]:
     names = set().union(*(nest.names for nest in program.nests), set())
     return names.union(program.buffers, {"grad"}, *(names_in(s) for nest in inside for s in nest))
 

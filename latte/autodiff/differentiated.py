@@ -138,7 +138,7 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
     add_to = [name for name in started if name in (*inputs, *params)]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
-        programs["forward"] = _with_argmax(ensemble, forward)
+        programs["forward"] = _with_argmax(layer)
         return LayerPrograms(ensemble, programs)
     written = {
         phase: _started(program, ensemble, add_to)
@@ -165,7 +165,7 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
         DerivativeError: with the line of the body.
     """
     try:
-        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to)
+        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to, declared=layer.declared)
     except DerivativeError as error:
         if error.line is None:
             raise
@@ -175,13 +175,14 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
         ) from error
 
 
-def _with_argmax(ensemble: Ensemble, forward: Program) -> Program:
+def _with_argmax(layer: LoweredLayer) -> Program:
     """The forward program of a layer that sends no gradient back, with the same fields as if it did."""
+    ensemble, forward = layer.ensemble, layer.forward
     sources = [edge.name for edge in ensemble.connections if not edge.is_label and edge.name in forward.buffers]
     if isinstance(ensemble, AccuracyEnsemble) or not sources:
         return strip_stop_gradient(forward)
     try:
-        derived = derive(forward, inputs=sources, params=[])
+        derived = derive(forward, inputs=sources, params=[], declared=layer.declared)
     except DerivativeError:
         return strip_stop_gradient(forward)  # no gradient is wanted, so none is missing
     return strip_stop_gradient(forward) if derived.taped else derived.forward

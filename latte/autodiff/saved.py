@@ -17,8 +17,10 @@ from swirl.ir.printing import unparse
 from swirl.ir.trees import as_value, name_of
 
 
-def save_local(program: Program, local: str) -> Program:
+def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Program:
     """``kept_<local>[…] = local`` after the local's last change, one element for each iteration.
+
+    ``taken`` has names that the array must not get, beside those in the program.
 
     Raises:
         DerivativeError: a loop around it has no constant length.
@@ -42,7 +44,7 @@ def save_local(program: Program, local: str) -> Program:
         shape.append(loop.extent)
         variable = ast.Name(loop.var, ast.Load())
         indices.append(variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start))
-    name = fresh(f"kept_{local}", _taken(program))
+    name = fresh(f"kept_{local}", _names(program).union(taken))
     assert isinstance(home.node, ast.AnnAssign)
     dtype = unparse(home.node.annotation)
     buffer = Buffer(f"{program.name.split('.')[0]}.{name}", tuple(shape) or (1,), dtype, "value")
@@ -59,11 +61,12 @@ def save_local(program: Program, local: str) -> Program:
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
 
 
-def save_version(program: Program, name: str, nest: int) -> tuple[Program, str] | None:
+def save_version(program: Program, name: str, nest: int, taken: Collection[str] = ()) -> tuple[Program, str] | None:
     """The program with the value of buffer ``name`` before the nest number ``nest`` in a buffer of its own.
 
     Earlier nests then write that buffer, and what the nest reads before it sets an element comes from there.
     Possible where the nest's first statement that writes the buffer sets every element once; None elsewhere.
+    ``taken`` has names that the new buffer must not get, beside those in the program.
     """
     if name not in program.buffers:
         return None
@@ -77,7 +80,7 @@ def save_version(program: Program, name: str, nest: int) -> tuple[Program, str] 
     first = min(writes, key=lambda use: use.site.path)
     if not touches_all_once(first.site, first.access, program.buffers[name].shape):
         return None
-    old = fresh(f"{name}_before", _taken(program))
+    old = fresh(f"{name}_before", _names(program).union(taken))
     before = _earlier_reads(first, here)
     if before is None or any(isinstance(statement, ast.If) for statement, _ in before.values()):
         return None
@@ -137,5 +140,5 @@ class _Reads(ast.NodeTransformer):
         return node
 
 
-def _taken(program: Program) -> set[str]:
+def _names(program: Program) -> set[str]:
     return set(program.buffers).union(*(names_in(s) for n in program.nests for s in n.body), set())

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from latte.frontend.lower import lower
 from latte.frontend.operands import stored_operands
+from latte.model.buffers import body_buffers
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from swirl.errors import DeclarationError
-from swirl.ir.buffers import DTYPES, MOST_BYTES
+from swirl.ir.buffers import DTYPES, MOST_BYTES, Buffer
 from swirl.ir.nest import Program
 
 
@@ -29,6 +30,11 @@ class LoweredLayer:
     batch_size: int
     forward: Program
     inference: Program
+
+    @property
+    def declared(self) -> dict[str, Buffer]:
+        """Every array of the layer, whether its bodies use it or not, by its name in them."""
+        return body_buffers(self.ensemble, self.batch_size)
 
     def written(self, phase: str) -> Program | None:
         """``backward`` or ``update`` as the user wrote it; None where it is derived.
@@ -65,7 +71,7 @@ def _forward(ensemble: Ensemble, batch_size: int) -> tuple[Program, Program]:
     """The forward program in training and in inference, with operands of products stored: in the same arrays only where
     the programs are the same."""
     training, inference = (lower(ensemble, "forward", batch_size=batch_size, training=mode) for mode in (True, False))
-    taken = {*ensemble.fields(batch_size), *(edge.name for edge in ensemble.connections)}
+    taken = {*body_buffers(ensemble, batch_size), *(edge.name for edge in ensemble.connections)}
     stored = stored_operands(training, taken)
     same = training.text == inference.text and training.buffers == inference.buffers
     return stored, stored if same else stored_operands(inference, taken.union(stored.buffers))
