@@ -143,8 +143,12 @@ def _operands_of(program: Program, number: int, statement: Statement, locals_: _
 
 
 def _product(node: ast.expr) -> Iterator[tuple[ast.expr, bool]]:
-    """The factors of a product, with whether it is divided by them."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
+    """The factors of a product, with whether it is divided by them; a sign before it is the first one's."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else None
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.Div)):
+        (first, _), *others = _product(inner)
+        yield from [(ast.UnaryOp(ast.USub(), first), False), *others]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
         yield from _product(node.left)
         yield from [(node.right, True)] if isinstance(node.op, ast.Div) else _product(node.right)
     else:

@@ -58,6 +58,7 @@ STORED = {
     "apart": ("value[n, k] += g[k] * x[n, d] * w[k, d] / norm[k]", "g[k] * w[k, d] / norm[k]"),
     "in brackets": ("value[n, k] += x[n, d] * (g[k] * w[k, d])", "g[k] * w[k, d]"),
     "subtracted": ("value[n, k] -= x[n, d] * w[k, d] * mask[k, d]", "w[k, d] * mask[k, d]"),
+    "negated": ("value[n, k] += -(g[k] * w[k, d] * x[n, d])", "-g[k] * w[k, d]"),
     "a function": ("value[n, k] += exp(w[k, d]) * x[n, d]", "exp(w[k, d])"),
     "a select": (
         "value[n, k] += (w[k, d] if mask[k, d] > 0.0 else 0.0) * x[n, d]",
