@@ -45,19 +45,19 @@ def in_strips(product: Product) -> Blocking | None:
     copied = _collide(product, var, 2 * ROWS if added else few)
     chunk = product.trips[var] // CHUNKS if added or copied else product.trips[var]
     near = COPIED if copied else target.l2_bytes // 8
-    size = _strip(product, var, min(chunk, near // (few * product.element)))
+    size = _strip(product, var, min(chunk, near // (few * product.itemsize)))
     if size is None:
         return None
     blocks = f"{var}_outer", f"{var}_inner"
-    kept = f"{few * size * product.element / 1000:.3g} kB of it stay near"
+    kept = f"{few * size * product.itemsize / 1000:.3g} kB of it stay near"
     if added:
         if product.beside(rows) <= target.l2_bytes or product.trips[product.terms] <= ROWS:
             return None
         order = (blocks[0], f"{product.terms}_outer", blocks[1], rows, f"{product.terms}_inner")
         why = f"{product.found.target.name} is added to in strips: {kept}, the operand passes by once"
-        held = even(product.trips[product.terms], max(ROWS, COPIED // (size * product.element))) if copied else ROWS
+        held = even(product.trips[product.terms], max(ROWS, COPIED // (size * product.itemsize))) if copied else ROWS
         return Blocking(order, {var: size, product.terms: held}, why)
-    tile = isqrt(target.registers) * target.simd_width * product.trips[product.terms] * product.element
+    tile = isqrt(target.registers) * target.simd_width * product.trips[product.terms] * product.itemsize
     room = target.l1_bytes if copied else target.l1_bytes // 2
     if product.beside(rows) <= target.l2_bytes // 4 or tile > room:
         return None
@@ -68,7 +68,7 @@ def in_strips(product: Product) -> Blocking | None:
 def _collide(product: Product, var: str, rows: int) -> bool:
     """Whether so many rows along a loop over results, of the operand that moves with it and the terms, take each
     other's place in the level-1 cache."""
-    apart = ((product.stride(access, product.terms) or 0) * product.element for access in product.moving(var))
+    apart = ((product.stride(access, product.terms) or 0) * product.itemsize for access in product.moving(var))
     return any(collide(rows, each, product.target) for each in apart)
 
 
@@ -92,7 +92,7 @@ def far_apart(product: Product) -> Blocking | None:
         or product.stride(product.found.target, var) in (0, 1)
     ):
         return None
-    rows, near = product.other(var), product.target.l2_bytes // 2 // product.element
+    rows, near = product.other(var), product.target.l2_bytes // 2 // product.itemsize
     order, sizes = [rows, var], {}
     if product.trips[var] * KEPT > near and (size := _strip(product, var, near // KEPT)) is not None:
         sizes[var] = size
@@ -105,7 +105,7 @@ def far_apart(product: Product) -> Blocking | None:
         order = [*order, product.terms]
     if var in sizes:
         order = [f"{var}_outer", *order]
-    held = terms * sizes.get(var, product.trips[var]) * product.element
+    held = terms * sizes.get(var, product.trips[var]) * product.itemsize
     return Blocking(tuple(order), sizes, f"of the turned operand {held / 1000:.3g} kB stay near")
 
 
@@ -125,7 +125,7 @@ def near_terms(product: Product) -> Blocking | None:
     rows = isqrt(target.registers)
     vectors = any(product.stride(access, first) == 1 for access in product.moving(first))
     lanes_along_terms = all(product.stride(access, terms) == 1 for access in product.found.operands)
-    each = rows * product.element * (target.simd_width if vectors else 1)  # bytes of a term of the tile
+    each = rows * product.itemsize * (target.simd_width if vectors else 1)  # bytes of a term of the tile
     size, outside = trips, False
     if (vectors or lanes_along_terms) and each * size > target.l1_bytes:
         least = LONG_SUM * target.simd_width if lanes_along_terms else target.simd_width

@@ -9,8 +9,8 @@ from math import prod
 from latte.planning.defaults.blocking import COPIED, LONG_SUM, chain_of
 from latte.planning.defaults.panels import READ_MANY_TIMES, Panels, in_panels
 from latte.planning.defaults.past_caches import PAGE
-from latte.planning.defaults.product import Product, collide, innermost
-from latte.planning.defaults.trials import Step, Trials, step
+from latte.planning.defaults.product import Product, collide, innermost, trips_of
+from latte.planning.defaults.trials import Step, Trials, one_by_one, step
 from swirl.ir.accesses import Access
 from swirl.ir.nest import names_in
 from swirl.ir.statements import statements_of
@@ -34,11 +34,9 @@ def pack(trials: Trials) -> None:
 def pack_short_sums(trials: Trials) -> None:
     """Of short sums, the operand that keeps lanes from running along results is copied, in rows along these: lanes
     along the terms would have to be added up."""
-    tried: set[str] = set()  # targets: a copy changes where statements are
-    while (found := next((c for c in _products(trials) if c.target.text not in tried), None)) is not None:
-        tried.add(found.target.text)
+    for found in one_by_one(lambda: _products(trials), lambda found: found.target.text):
         buffers, width = trials.program.buffers, trials.target.simd_width
-        trips = {loop.var: loop.trips for loop in facts(trials.nests[0], buffers)}
+        trips = trips_of(trials)
         if any(trips.get(var, 1) >= LONG_SUM * width and not _far(trials, found, var) for var in found.sums):
             continue
         along = [var for var in found.results if stride(found.target, var, found.statement, buffers) == 1]
@@ -102,10 +100,7 @@ def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
 def pack_rows_apart(trials: Trials) -> None:
     """Operands whose rows, a power of two apart, take each other's place in the level-1 cache, or are on many pages,
     are copied, where they are read often."""
-    tried: set[str] = set()
-    while (pair := next((p for p in _rows_apart(trials) if p[1].text not in tried), None)) is not None:
-        found, access, var = pair
-        tried.add(access.text)
+    for found, access, var in one_by_one(lambda: _rows_apart(trials), lambda of: of[1].text):
         for loop, reads in _read_often(trials, found, access, var):
             if _far_apart(trials, found, access, loop):
                 why = f"its rows are far apart, each element is read {reads} times"
@@ -142,9 +137,7 @@ def _rows_apart(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
 # --- whole operands -----------------------------------------------------------------------------------------
 def join_rows(trials: Trials) -> None:
     """Directly nested loops over results along which the same operands move become one, over the rows of a matrix."""
-    tried: set[tuple[str, str]] = set()
-    while (pair := next((pair for pair in _rows(trials) if pair not in tried), None)) is not None:
-        tried.add(pair)
+    for pair in one_by_one(lambda: _rows(trials), lambda pair: pair):
         trials.apply("rows of one matrix", "flatten", list(pair))
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import prod
 
-from latte.planning.defaults.product import CHUNKS, Blocking, even, innermost
+from latte.planning.defaults.product import CHUNKS, Blocking, ContractionFacts, even, innermost, trips_of
 from latte.planning.defaults.register_tiles import products_a_load
-from latte.planning.defaults.trials import Step, Trials, step
+from latte.planning.defaults.trials import Step, Trials, one_by_one, step
 from swirl.ir.accesses import Access
-from swirl.loop_facts import Contraction, contractions, facts, moves, stride
+from swirl.loop_facts import Contraction, contractions, moves, stride
 from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS
 from swirl.transforms.rewrites.strides import LINE
 
@@ -42,24 +41,18 @@ def in_panels(trials: Trials, found: Contraction) -> Blocking | None:
 
 
 @dataclass(frozen=True)
-class Panels:
+class Panels(ContractionFacts):
     """A contraction whose results are neighbours in memory along a loop, with one operand that moves with it.
 
     Args:
-        trials: of the nest that it is in.
-        found: the contraction.
         row: the loop.
         operand: the one that moves with it, and with all loops over the terms: panels of it are copied.
         rows: the loops over results along which that one stays the same, outermost first: rows of results.
-        trips: loop → iterations.
     """
 
-    trials: Trials
-    found: Contraction
     row: str
     operand: Access
     rows: tuple[str, ...]
-    trips: Mapping[str, int]
 
     @staticmethod
     def of(trials: Trials, found: Contraction) -> Panels | None:
@@ -74,26 +67,12 @@ class Panels:
         if not all(moves(moving[0], var) for var in found.sums):
             return None
         rows = tuple(var for var in found.results if not moves(moving[0], var))
-        trips = {loop.var: loop.trips for loop in facts(trials.nests[0], buffers)}
-        return Panels(trials, found, row, moving[0], rows, trips)
+        return Panels(trials, found, trips_of(trials), row, moving[0], rows)
 
     @property
     def passing(self) -> list[Access]:
         """The operands that pass by."""
         return [access for access in self.found.operands if not moves(access, self.row)]
-
-    def stride(self, access: Access, var: str) -> int | None:
-        """Elements in memory between neighbouring iterations of a loop."""
-        return stride(access, var, self.found.statement, self.trials.program.buffers)
-
-    def count(self, names: Iterable[str]) -> int:
-        """Iterations of loops."""
-        return prod(self.trips[name] for name in names)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.trials.program.buffers[self.found.target.name].itemsize
 
     @property
     def around(self) -> list[str]:
@@ -189,9 +168,7 @@ class Panels:
 # --- copies -----------------------------------------------------------------------------------------------------
 def pack_panels(trials: Trials) -> None:
     """Copy the panels of products whose loops are in the order of :class:`Panels`: their rows are then neighbours."""
-    tried: set[str] = set()
-    while (found := next((one for one in _copies(trials) if one.arguments[0] not in tried), None)) is not None:
-        tried.add(found.arguments[0])
+    for found in one_by_one(lambda: _copies(trials), lambda one: one.arguments[0]):
         trials.together([found])
 
 

@@ -55,22 +55,53 @@ def lanes(found: Contraction, buffers: Mapping[str, Buffer], loops: Iterable[str
 
 
 @dataclass(frozen=True)
-class Product:
+class ContractionFacts:
+    """What orders and blocks of a contraction's loops depend on.
+
+    Args:
+        trials: of the nest that it is in.
+        found: the contraction; adds to a buffer.
+        trips: loop → iterations.
+    """
+
+    trials: Trials
+    found: Contraction
+    trips: Mapping[str, int]
+
+    @property
+    def target(self) -> Target:
+        return self.trials.target
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.trials.program.buffers[self.found.target.name].itemsize
+
+    def stride(self, access: Access, var: str) -> int | None:
+        """Elements in memory between neighbouring iterations of a loop."""
+        return stride(access, var, self.found.statement, self.trials.program.buffers)
+
+    def count(self, names: Iterable[str]) -> int:
+        """Iterations of loops."""
+        return prod(self.trips[name] for name in names)
+
+
+def trips_of(trials: Trials) -> dict[str, int]:
+    """Loop of the nest → iterations."""
+    return {loop.var: loop.trips for loop in facts(trials.nests[0], trials.program.buffers)}
+
+
+@dataclass(frozen=True)
+class Product(ContractionFacts):
     """A contraction with two loops over results and one over terms, whatever loops are around.
 
     Args:
-        found: the contraction.
         again: the loops over results along which an operand stays the same, outermost first.
         terms: the loop over the terms.
-        trips: loop → iterations.
-        trials: of the nest that it is in.
     """
 
-    found: Contraction
     again: tuple[str, str]
     terms: str
-    trips: Mapping[str, int]
-    trials: Trials
 
     @staticmethod
     def of(trials: Trials, found: Contraction) -> Product | None:
@@ -78,22 +109,12 @@ class Product:
         again = found.read_again
         if len(again) != 2 or len(found.sums) != 1 or found.target.name not in trials.program.buffers:
             return None
-        trips = {loop.var: loop.trips for loop in facts(trials.nests[0], trials.program.buffers)}
-        return Product(found, (again[0], again[1]), found.sums[0], trips, trials)
-
-    @property
-    def target(self) -> Target:
-        return self.trials.target
-
-    @property
-    def element(self) -> int:
-        """Bytes of an element."""
-        return self.trials.program.buffers[self.found.target.name].itemsize
+        return Product(trials, found, trips_of(trials), (again[0], again[1]), found.sums[0])
 
     def bytes_of(self, *accesses: Access) -> int:
         """Those of all elements that accesses reach."""
         moving = ([var for var in (*self.again, self.terms) if moves(access, var)] for access in accesses)
-        return sum(prod(self.trips[var] for var in names) * self.element for names in moving)
+        return sum(self.count(names) * self.itemsize for names in moving)
 
     def moving(self, var: str) -> list[Access]:
         """The operands that move with a loop."""
@@ -102,10 +123,6 @@ class Product:
     def beside(self, var: str) -> int:
         """Bytes of the operands that stay the same along a loop."""
         return self.bytes_of(*(access for access in self.found.operands if not moves(access, var)))
-
-    def stride(self, access: Access, var: str) -> int | None:
-        """Elements in memory between neighbouring iterations of a loop."""
-        return stride(access, var, self.found.statement, self.trials.program.buffers)
 
     def other(self, var: str) -> str:
         """The loop over results that is not ``var``."""

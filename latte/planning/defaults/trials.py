@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from swirl.errors import LatteError
 from swirl.ir.nest import Nest, Program, constant, fresh, loop_of, variable_of
@@ -15,6 +15,8 @@ from swirl.target import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.borders import interior
 from swirl.transforms.rewrites.sites import taken_names
+
+Candidate = TypeVar("Candidate")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class Step:
 def step(why: str, name: str, *arguments: Any, **options: Any) -> Step:
     """A :class:`Step`."""
     return Step(why, name, arguments, tuple(options.items()))
+
+
+def one_by_one(
+    candidates: Callable[[], Iterable[Candidate]], key: Callable[[Candidate], Hashable]
+) -> Iterator[Candidate]:
+    """What is found, looked for again after each one because commands change it; none with a key that was there."""
+    seen = set[Hashable]()
+    while (found := next((one for one in candidates() if key(one) not in seen), None)) is not None:
+        seen.add(key(found))
+        yield found
 
 
 @dataclass(frozen=True)
