@@ -63,7 +63,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
         target: what the code is made for.
         contract: whether ``a * b + c`` becomes one fused multiply-add. Without it (and compiled with
             ``-ffp-contract=off``) results are those of the executed nests, bit for bit, except for ``exp`` and
-            its kin: libmvec's are within 4 ULP, the C library's within 2.
+            its kin: in vectors they are within 4 ULP, the C library's within 2.
 
     Raises:
         Unsupported: a construct that this target has no code for; the message names it.

@@ -77,10 +77,11 @@ class Instructions(ABC):
         return call("maximum" if name == "max" else "minimum", left, right)
 
     def function(self, name: str, args: list[Expression]) -> Expression:
-        """A call of the closed table on float32 registers. What is more than an instruction is libmvec's: within 4 ULP
-        of the exact result, by glibc's manual."""
-        if name == "abs":
-            return call("absolute", *args)
+        """A call of the closed table on float32 registers: an instruction, a helper function, or libmvec's, which by
+        glibc's manual are within 4 ULP of the exact result."""
+        helper = "absolute" if name == "abs" else FUNCTIONS[name].vector_helper
+        if helper is not None:
+            return call(helper, *args)
         if FUNCTIONS[name].vector_since is None:
             return self.op(name, "float32", *args)
         return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)

@@ -23,7 +23,8 @@ class Function:
         derivative: in ``x``, the argument, and ``r``, the result; None where it has none, or a rule of its own.
         positive: whether it has a value for positive numbers only.
         costly: whether it takes many instructions, so that an invariant call is worth a register.
-        vector_since: the release of glibc whose libmvec has it for vectors; None where it is one instruction.
+        vector_since: the release of glibc whose libmvec is called for vectors; None where nothing is called.
+        vector_helper: the helper function that computes it for vectors; None where it is one instruction, or a call.
         arguments: how many it takes.
     """
 
@@ -33,6 +34,7 @@ class Function:
     positive: bool = False
     costly: bool = True
     vector_since: tuple[int, int] | None = None
+    vector_helper: str | None = None
     arguments: int = 1
 
 
@@ -44,16 +46,18 @@ def _erf(x: Any) -> Any:
 FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "sqrt": Function(np.sqrt, lambda x: Fraction(x * x + 3, x * x + x + 11), "0.5 / r", positive=True),
-        "exp": Function(np.exp, lambda x: Fraction(x * x + 5, 7), "r", vector_since=(2, 22)),
+        "exp": Function(np.exp, lambda x: Fraction(x * x + 5, 7), "r", vector_helper="exponential"),
         "expm1": Function(np.expm1, lambda x: Fraction(x * x - x + 2, 11), "exp(x)", vector_since=(2, 35)),
         "log": Function(np.log, lambda x: Fraction(x * x - 2, 3), "1.0 / x", positive=True, vector_since=(2, 22)),
         "log1p": Function(np.log1p, lambda x: Fraction(x * x + 4 * x, 9), "1.0 / (1.0 + x)", vector_since=(2, 35)),
-        "tanh": Function(np.tanh, lambda x: Fraction(x + 1, x * x + 2), "1.0 - r * r", vector_since=(2, 35)),
+        "tanh": Function(
+            np.tanh, lambda x: Fraction(x + 1, x * x + 2), "1.0 - r * r", vector_helper="hyperbolic_tangent"
+        ),
         "erf": Function(
             _erf,
             lambda x: Fraction(x + 3, x * x + 5),
             f"{2 / math.sqrt(math.pi)!r} * exp(-(x * x))",
-            vector_since=(2, 35),
+            vector_helper="error_function",
         ),
         "sin": Function(np.sin, lambda x: Fraction(x * x - x + 1, x * x + 4), "cos(x)", vector_since=(2, 22)),
         "cos": Function(np.cos, lambda x: Fraction(2 * x + 1, x * x + 3), "-sin(x)", vector_since=(2, 22)),

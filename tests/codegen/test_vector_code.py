@@ -1,5 +1,6 @@
 """Compiled vector loops = the executed nest, bit for bit, on every target."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -553,6 +554,7 @@ for v in vector(21):
 
 
 SINGLE = [name for name, function in FUNCTIONS.items() if function.arguments == 1]
+EXACT = {"exp": np.exp, "tanh": np.tanh, "erf": np.vectorize(math.erf)}
 ARGUMENTS = np.array([*SPECIAL, 1e-7, -1e-7, 1e-3, -1e-3, 0.3, -0.7, 2.5, -9.0, 40.0, 117.81, -1e5, 0.1], np.float32)
 
 
@@ -578,6 +580,29 @@ def test_every_function_within_its_bound(target, library):
             found = got[f"{name}_"].astype(np.float64)
             within = (found == rounded) | (abs(found - exact) <= bound) | (np.isnan(exact) & np.isnan(found))
         assert within.all(), (name, ARGUMENTS[~within], found[~within], exact[~within])
+
+
+@pytest.mark.parametrize("name", [name for name, known in FUNCTIONS.items() if known.vector_helper])
+def test_functions_with_code_of_their_own_at_numbers_of_all_sizes(name, target):
+    """4 ULP, from the least numbers to NaNs of all contents; signs of zeros are kept, and ±1 is a bound."""
+    x = np.arange(0, 2**32, 9973, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate(
+        [x, np.linspace(-110, 110, 50_001, dtype=np.float32), np.linspace(-4, 4, 50_001, dtype=np.float32)]
+    )
+    buffers = {"x": buffer(len(x)), "y": buffer(len(x))}
+    vectors = f"for i in range(0, {len(x)}, 16):\n    for v in vector(min(16, {len(x)} - i)):\n"
+    source = emit(parse_program(f"{vectors}        y[i + v] = {name}(x[i + v])\n", buffers), target, contract=False)
+    assert target.name == "portable" or FUNCTIONS[name].vector_helper in source.source
+    found = run_source(source, {"x": x, "y": np.zeros_like(x)}, target)["y"]
+    with np.errstate(all="ignore"):
+        exact = EXACT[name](x.astype(np.float64))
+        rounded = exact.astype(np.float32)
+        error = abs(found - exact) / np.spacing(abs(rounded))
+    plain = np.isfinite(rounded)
+    assert np.array_equal(found[~plain], rounded[~plain], equal_nan=True)
+    assert error[plain].max() <= 4, (x[plain][error[plain].argmax()], error[plain].max())
+    assert (np.signbit(found) == np.signbit(rounded))[plain].all()
+    assert name == "exp" or np.nanmax(abs(found)) == 1
 
 
 def test_blocked_layout(check):
