@@ -53,7 +53,7 @@ class Target:
         return self.name == "avx512"
 
 
-# Best first. The vector exp and its kin of the two with intrinsics come from glibc's libmvec.
+# Best first. The vector log and its kin of the two with intrinsics come from glibc's libmvec.
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         target.name: target

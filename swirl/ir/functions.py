@@ -47,7 +47,9 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
         "sqrt": Function(np.sqrt, lambda x: Fraction(x * x + 3, x * x + x + 11), "0.5 / r", positive=True),
         "exp": Function(np.exp, lambda x: Fraction(x * x + 5, 7), "r", vector_helper="exponential"),
-        "expm1": Function(np.expm1, lambda x: Fraction(x * x - x + 2, 11), "exp(x)", vector_since=(2, 35)),
+        "expm1": Function(
+            np.expm1, lambda x: Fraction(x * x - x + 2, 11), "exp(x)", vector_helper="exponential_minus_1"
+        ),
         "log": Function(np.log, lambda x: Fraction(x * x - 2, 3), "1.0 / x", positive=True, vector_since=(2, 22)),
         "log1p": Function(np.log1p, lambda x: Fraction(x * x + 4 * x, 9), "1.0 / (1.0 + x)", vector_since=(2, 35)),
         "tanh": Function(
