@@ -109,8 +109,9 @@ def test_equal_function_values_are_computed_once(name):
     lanes = target.simd_width
     text = f"for i in vector({lanes}):\n y[i] = exp(x[i]) / (1.0 + exp(x[i])) if z[i] > 0.0 else 2.0 * exp(x[i])"
     buffers = {buffer: Buffer(buffer, (lanes,)) for buffer in "xyz"}
-    calls = [text for _, text in disassembled(parse_program(text, buffers), target) if "_ZGV" in text]
-    assert len(calls) == 1, calls
+    once = {"avx512": "vscalefps", "avx2": "vmovmskps"}[name]  # what each exponential has one of
+    found = [text for _, text in disassembled(parse_program(text, buffers), target) if text.startswith(once)]
+    assert len(found) == 1, found
 
 
 def test_no_contraction_without_permission():
