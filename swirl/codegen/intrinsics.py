@@ -82,7 +82,7 @@ class Instructions(ABC):
         helper = "absolute" if name == "abs" else FUNCTIONS[name].vector_helper
         if helper is not None:
             return call(helper, *args)
-        if FUNCTIONS[name].vector_since is None:
+        if FUNCTIONS[name].correctly_rounded:
             return self.op(name, "float32", *args)
         return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)
 

@@ -37,6 +37,11 @@ class Function:
     vector_helper: str | None = None
     arguments: int = 1
 
+    @property
+    def correctly_rounded(self) -> bool:
+        """Whether it has the same bits wherever it is computed: it is one instruction."""
+        return self.vector_since is None and self.vector_helper is None
+
 
 def _erf(x: Any) -> Any:
     """NumPy has none."""
