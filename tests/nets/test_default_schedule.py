@@ -653,7 +653,7 @@ def test_panels_of_an_operand_stay_near(small_panels: Target) -> None:
 
 
 def test_ragged_ends_are_cut_off_panels(small_panels: Target) -> None:
-    net = Net(32, seed=1)
+    net = Net(8, seed=1)
     net.force_backward = True
     layer = FullyConnectedLayer(net, MemoryDataLayer(net, (152,)), 32)
     backward = panels_of("backward", applied_of(net, layer, small_panels)["backward"])
@@ -688,7 +688,7 @@ def of_positions(batch: int, positions: int, features: int, filters: int) -> tup
 
 def test_panels_have_terms_along_several_loops(small_panels: Target) -> None:
     """And rows, also where borders clip them."""
-    net, layer = of_positions(2, 16, 32, 64)
+    net, layer = of_positions(1, 16, 32, 64)
     applied = applied_of(net, layer, small_panels)
     forward = panels_of("forward", applied["forward"])
     assert any(re.match(r"pack\('forward', 'w', at='d_outer', order=\[1, 2, 0\]", text) for text in forward), forward
