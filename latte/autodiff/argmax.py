@@ -19,7 +19,7 @@ If the target already holds something when the loop begins, such as a sum, the r
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -64,12 +64,12 @@ LOWEST = 3e38
 
 
 def save_argmax(
-    program: Program, active: set[str], declared: Mapping[str, Buffer]
+    program: Program, active: set[str], taken: Collection[str]
 ) -> tuple[Program, list[Body], dict[int, ast.stmt]]:
     """The forward program that saves winners, its nests in the form for reversal, and its statements by number.
 
-    Statements of both forms have the number (``number``) of the one that they come from. Of the ``declared`` arrays
-    that the program does not use, ``mask_<loop variable>`` of the right shape and type gets the winners.
+    Statements of both forms have the number (``number``) of the one that they come from. ``taken`` has
+    names that no new array must get, beside those in the program.
 
     Raises:
         DerivativeError: a reduction whose target is never set.
@@ -80,7 +80,7 @@ def save_argmax(
     for number, statement in originals.items():
         statement.number = number  # type: ignore[attr-defined]
     inside = [list(nest) for nest in nests]
-    edits, masks = Edits(), _Masks(program, nests, declared)
+    edits, masks = Edits(), _Masks(program, nests, taken)
     for group in rounds(reductions(program.name, nests, active), nests, active):
         alone = len(group.members) == 1 and group.starts
         own = _own_masks(program, group) if alone else None
@@ -123,14 +123,12 @@ class _Masks:
     Args:
         program: the forward program.
         nests: its statements.
-        declared: arrays of the layer.
+        taken: names in use, beside those in the program.
     """
 
-    def __init__(self, program: Program, nests: list[Body], declared: Mapping[str, Buffer]):
+    def __init__(self, program: Program, nests: list[Body], taken: Collection[str]):
         self.program, self.buffers = program, dict(program.buffers)
-        self._declared = {**program.buffers, **declared}
-        self._taken = set(self._declared).union(*(names_in(s) for nest in nests for s in nest), set())
-        self._allotted: set[str] = set()
+        self._taken = {*program.buffers, *taken}.union(*(names_in(s) for nest in nests for s in nest), set())
 
     def local(self, base: str) -> str:
         """A new name."""
@@ -146,22 +144,11 @@ class _Masks:
             shape = tuple(loop.extent or 0 for loop in found.home) or (1,)
         masks = []
         for loop in found.loops:
-            name = f"mask_{loop.var}"
-            if name in self._allotted or not self._is_free(name, shape):
-                name = self.local(name)
-            self._taken.add(name)
-            self._allotted.add(name)
-            if name not in self.buffers:
-                storage = f"{self.program.name.split('.')[0]}.{name}"
-                self.buffers[name] = Buffer(storage, shape, "int32", "value")
+            name = self.local(f"mask_{loop.var}")
+            storage = f"{self.program.name.split('.')[0]}.{name}"
+            self.buffers[name] = Buffer(storage, shape, "int32", "value")
             masks.append(name)
         return masks
-
-    def _is_free(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether a field of that name can serve: right shape and type, not used otherwise."""
-        buffer = self._declared.get(name)
-        used = any(name in nest.arguments for nest in self.program.nests)
-        return buffer is not None and buffer.shape == shape and buffer.dtype == "int32" and not used
 
     def dtype(self, found: Reduction) -> str:
         """The type of a reduction's target."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from latte.autodiff.activity import active_names
 from latte.autodiff.argmax import save_argmax
@@ -17,7 +16,6 @@ from latte.autodiff.saved import save_local, save_version
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from swirl.errors import DerivativeError
-from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, clone, make_nest, names_in
 from swirl.ir.trees import name_of, statements_in
 
@@ -53,7 +51,7 @@ def derive(
     add_to: Collection[str] = (),
     keep: Collection[str] = (),
     recompute: Collection[str] = (),
-    declared: Mapping[str, Buffer] = MappingProxyType({}),
+    taken: Collection[str] = (),
 ) -> Derived:
     """Differentiate ``forward`` in reverse.
 
@@ -65,7 +63,7 @@ def derive(
         add_to: those of ``inputs`` and ``params`` whose gradient has been started by another layer.
         keep, recompute: names of locals of the forward program that are kept in a buffer, or computed again, whatever
             that costs; ignored where values of single iterations must be kept.
-        declared: arrays of the layer, whether the program uses them or not; what is kept gets other names.
+        taken: names of arrays that the layer has beside those in the program: what is kept gets other names.
 
     Raises:
         DerivativeError: the program has a statement without a derivative; the message quotes it.
@@ -73,26 +71,26 @@ def derive(
     by = Variables(inputs, params, output, add_to)
     try:
         choices = Choices(frozenset(recompute), frozenset(keep), _declared_once(forward))
-        return _kept_as_needed(forward, by, choices, declared)
+        return _kept_as_needed(forward, by, choices, taken)
     except DerivativeError:
-        return _taped(forward, by, declared)
+        return _taped(forward, by, taken)
 
 
-def _kept_as_needed(forward: Program, by: Variables, choices: Choices, declared: Mapping[str, Buffer]) -> Derived:
+def _kept_as_needed(forward: Program, by: Variables, choices: Choices, taken: Collection[str]) -> Derived:
     """Whole locals, or versions of buffers, are kept one after the other, until nothing is missing."""
     notes: list[str] = []
     program = forward
     for _ in range(ATTEMPTS):
         try:
-            return _attempt(program, by, choices, declared, notes)
+            return _attempt(program, by, choices, taken, notes)
         except TooDear as found:
-            program = save_local(program, found.local, declared)
+            program = save_local(program, found.local, taken)
             again = f"computing it again would move {found.bytes_again}"
             if found.bytes_again is None:
                 again = "it cannot be computed again"
             notes.append(f"{found.local} is kept: {found.bytes_kept} bytes a time, {again}")
         except Overwritten as found:
-            changed = save_version(program, found.name, found.by.path[0][1], declared)
+            changed = save_version(program, found.name, found.by.path[0][1], taken)
             if changed is None:
                 name = found.name.removesuffix(ELEMENT)
                 used, overwriting = origin(found.used.node), origin(found.by.node)
@@ -117,24 +115,22 @@ def _declared_once(program: Program) -> frozenset[str]:
     return frozenset(name for name in names if names.count(name) == 1)
 
 
-def _attempt(
-    program: Program, by: Variables, choices: Choices, declared: Mapping[str, Buffer], notes: list[str]
-) -> Derived:
+def _attempt(program: Program, by: Variables, choices: Choices, taken: Collection[str], notes: list[str]) -> Derived:
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
-    saved, inside, _ = save_argmax(program, everything, declared)
-    names = _names(saved, inside).union(declared)
+    saved, inside, _ = save_argmax(program, everything, taken)
+    names = _names(saved, inside).union(taken)
     prepared = prepare(inside, saved.buffers, names)
     return _phases(saved, prepared, by, names, choices, notes)
 
 
-def _taped(forward: Program, by: Variables, declared: Mapping[str, Buffer]) -> Derived:
+def _taped(forward: Program, by: Variables, taken: Collection[str]) -> Derived:
     """What a statement reads and something overwrites later is kept, one element for each iteration."""
-    program = normalised(forward, set(forward.buffers).union(declared, *(nest.names for nest in forward.nests)))
+    program = normalised(forward, set(forward.buffers).union(taken, *(nest.names for nest in forward.nests)))
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
-    saved, inside, originals = save_argmax(program, everything, declared)
-    names = _names(saved, inside).union(declared)
+    saved, inside, originals = save_argmax(program, everything, taken)
+    names = _names(saved, inside).union(taken)
     tapes = Tapes(saved, originals, names)
     prepared = [rebuild(nest, first_wins) for nest in inside]
     derived = _phases(saved, prepared, by, names, Choices(), [], tapes)

@@ -165,7 +165,7 @@ def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: 
         DerivativeError: with the line of the body.
     """
     try:
-        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to, declared=layer.declared)
+        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to, taken=layer.arrays)
     except DerivativeError as error:
         if error.line is None:
             raise
@@ -182,7 +182,7 @@ def _with_argmax(layer: LoweredLayer) -> Program:
     if isinstance(ensemble, AccuracyEnsemble) or not sources:
         return strip_stop_gradient(forward)
     try:
-        derived = derive(forward, inputs=sources, params=[], declared=layer.declared)
+        derived = derive(forward, inputs=sources, params=[], taken=layer.arrays)
     except DerivativeError:
         return strip_stop_gradient(forward)  # no gradient is wanted, so none is missing
     return strip_stop_gradient(forward) if derived.taped else derived.forward
@@ -215,7 +215,7 @@ def _assigns(program: Program, name: str) -> bool:
 
 def _with_own(program: Program, name: str, ensemble: Ensemble) -> tuple[Program, str]:
     """The program with a temporary buffer instead of a shared one; the buffer's name."""
-    own = fresh(f"own_{name}", set(program.buffers))
+    own = fresh(f"own_{name}", {*program.buffers, *ensemble.fields()})
     shared = program.buffers[name]
     buffer = Buffer(f"{ensemble.name}.{own}", shared.shape, shared.dtype, "temporary")
     program = program.with_buffers(**{own: buffer})

@@ -11,7 +11,7 @@ from latte.model.buffers import body_buffers
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from swirl.errors import DeclarationError
-from swirl.ir.buffers import DTYPES, MOST_BYTES, Buffer
+from swirl.ir.buffers import DTYPES, MOST_BYTES
 from swirl.ir.nest import Program
 
 
@@ -32,9 +32,11 @@ class LoweredLayer:
     inference: Program
 
     @property
-    def declared(self) -> dict[str, Buffer]:
-        """Every array of the layer, whether its bodies use it or not, by its name in them."""
-        return body_buffers(self.ensemble, self.batch_size)
+    def arrays(self) -> set[str]:
+        """The names of all arrays of the layer: those that its bodies may use, and those that lowering has made."""
+        written = (self.written(phase) for phase in ("backward", "update"))
+        programs = [self.forward, self.inference, *(program for program in written if program is not None)]
+        return {*body_buffers(self.ensemble, self.batch_size)}.union(*(program.buffers for program in programs))
 
     def written(self, phase: str) -> Program | None:
         """``backward`` or ``update`` as the user wrote it; None where it is derived.

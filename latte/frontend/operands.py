@@ -143,7 +143,8 @@ def _operands_of(program: Program, number: int, statement: Statement, locals_: _
 
 
 def _product(node: ast.expr) -> Iterator[tuple[ast.expr, bool]]:
-    """The factors of a product, with whether it is divided by them; a sign before it is the first one's."""
+    """The factors of a product, with whether it is divided by them; a sign before it is the first one's. (Lowering
+    writes an integer among floats as ``float32(m)``: the sign is a float's.)"""
     inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else None
     if isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.Div)):
         (first, _), *others = _product(inner)

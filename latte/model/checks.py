@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -261,8 +261,15 @@ def check_below(below: int | None, dtype: str, what: str, location: str | None =
         )
 
 
-def check_field_name(name: str, why: str | None, layer: str, location: str | None) -> None:
-    """Raise :class:`DeclarationError` where there is a reason why a name cannot be that of a field of a layer."""
-    if why is not None:
-        way_out = "give the field another name"
-        raise DeclarationError(f"{name!r} cannot name a field of {layer}: {why}", location=location, way_out=way_out)
+def check_field_names(whys: Mapping[str, str | None], layer: str, location: str | None) -> None:
+    """Raise :class:`DeclarationError` where there is a reason why a name cannot be that of a field of a layer.
+
+    Args:
+        whys: name → the reason, if there is one.
+        layer: as messages name it.
+        location: where it is declared.
+    """
+    for name, why in whys.items():
+        if why is not None:
+            message = f"{name!r} cannot name a field of {layer}: {why}"
+            raise DeclarationError(message, location=location, way_out="give the field another name")

@@ -318,7 +318,7 @@ class Ensemble:
         """
         if name in self.declared_fields():
             raise DeclarationError(f"{self!r} has a field {name!r} already", location=user_location())
-        self._check_names(name)
+        self._check_names(name, *self.declared_fields())
         self._added_fields[name] = declared
         self._declared = None
 
@@ -341,8 +341,8 @@ class Ensemble:
         return self._declared
 
     def _check_names(self, *names: str) -> None:
-        for name in names:
-            checks.check_field_name(name, why_no_name(name, (*self.dims, self.batch_dim)), repr(self), self.location)
+        whys = {name: why_no_name(name, (*self.dims, self.batch_dim), names) for name in names}
+        checks.check_field_names(whys, repr(self), self.location)
 
     def fields(self, batch_size: int | None = None) -> dict[str, FieldSpec]:
         """The ensemble's own storage: ``value``, ``grad``, declared fields, ``grad_<parameter>``.

@@ -15,7 +15,7 @@ A neuron is a class whose methods say what one element of a layer computes. Thei
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,12 +40,14 @@ RESERVED = frozenset(
 """Names that ``self.name`` already uses."""
 
 
-def why_no_name(name: str, dims: Sequence[str]) -> str | None:
-    """Why neither a field nor a source can have this name in an ensemble with these dimensions; None if one can."""
+def why_no_name(name: str, dims: Sequence[str], fields: Collection[str] = ()) -> str | None:
+    """Why neither a field nor a source can have this name beside these dimensions and fields; None if one can."""
     if name in dims:
         return "it names a dimension, and with it a loop"
     if name in RESERVED:
         return f"the name has another meaning, as {', '.join(sorted(RESERVED))} have"
+    if name.startswith("grad_") and name.removeprefix("grad_") in fields:
+        return f"the gradient of {name.removeprefix('grad_')} has it"
     taken = not is_name(name) or re.fullmatch(r"(grad_)?inputs?\d*", name)
     return "the name has another meaning" if taken else None
 

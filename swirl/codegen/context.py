@@ -34,7 +34,14 @@ _RESERVED_WORDS = """
     scatter_bool load_strided store_strided store_first interleaved load_turned stream_lanes philox in_order load_again
     truncated wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference
 """
-_RESERVED = frozenset({*_RESERVED_WORDS.split(), *FUNCTIONS, *(f"{name}f" for name in FUNCTIONS)})
+_RESERVED = frozenset(
+    {
+        *_RESERVED_WORDS.split(),
+        *FUNCTIONS,
+        *(f"{name}f" for name in FUNCTIONS),
+        *(known.vector_helper for known in FUNCTIONS.values() if known.vector_helper),
+    }
+)
 _OF_HEADERS = re.compile("_mm|__|_ZGV|_kn|_CMP|M_|[A-Z][A-Z0-9_]{2}")
 """How names of the compiler's headers begin: intrinsics, and macros as ``M_PI``, ``HUGE_VAL``, ``NULL``."""
 

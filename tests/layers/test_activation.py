@@ -45,7 +45,7 @@ def test_relu_of_special_numbers() -> None:
 
 def test_tanh(tanh: Alone) -> None:
     expected = np.tanh(tanh.x.astype(np.float64))
-    # libmvec's tanhf is within 4 units in the last place.
+    # tanh is within 4 units in the last place.
     assert_within(tanh.layer.get_value(), expected, 8 * ROUNDING * abs(expected), "value")
     derivative = 1 - expected**2
     # 1 - y·y loses what y·y rounds, and y is off by 8 roundings.

@@ -36,7 +36,7 @@ def test_loss_and_gradient(losses: Losses) -> None:
     net, scores, loss, x, labels = losses
     expected, gradient = softmax_loss(x, labels)
     terms = x.shape[1]
-    # exp of a difference that is off by a rounding of up to 16, libmvec's 4 units, a sum of `terms`.
+    # exp of a difference that is off by a rounding of up to 16, its 4 units, a sum of `terms`.
     bound = (terms + 32) * ROUNDING
     assert_within(loss.get_prob(), softmax(x), bound * softmax(x) + 1e-37, "prob")
     assert abs(net.loss - expected) <= bound * max(1.0, abs(x).max())

@@ -1,4 +1,4 @@
-"""Locals that are macros of C++'s headers: the compiler saw a number where a variable is declared."""
+"""Locals that are macros of C++'s headers, where the compiler saw a number, or that have names of helper functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
+from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
 from swirl.target import TARGETS, why_not
 from tests.codegen.conftest import run_source
@@ -39,3 +40,18 @@ def test_locals_with_such_names(target: str) -> None:
     got = run_source(emit(program, TARGETS[target]), arrays, TARGETS[target])
     expected = np.tanh(arrays["x"]) * 0.5 * len([*NAMES, *OTHERS])
     np.testing.assert_allclose(got["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("name", "helper"), [(n, f.vector_helper) for n, f in FUNCTIONS.items() if f.vector_helper])
+def test_locals_and_buffers_with_names_of_helpers(name: str, helper: str, target: str) -> None:
+    if reason := why_not(TARGETS[target]):
+        pytest.skip(reason)
+    one = f"for i in vector(16):\n    {helper}: float32 = {name}(x[i])\n    y[i] = {helper} * 0.5\n"
+    other = f"for i in vector(16):\n    {helper}[i] = {name}(x[i])\n"
+    expected = FUNCTIONS[name].floating(np.float64(0.5))
+    for text, result, factor in ((one, "y", 0.5), (other, helper, 1)):
+        program = parse_program(text, {n: Buffer(f"net.{n}", (16,)) for n in ("x", result)})
+        arrays = {n: np.full(16, 0.5, np.float32) for n in program.buffers}
+        got = run_source(emit(program, TARGETS[target]), arrays, TARGETS[target])
+        np.testing.assert_allclose(got[result], np.full(16, factor * expected), rtol=1e-6)

@@ -34,7 +34,8 @@ def pack(trials: Trials) -> None:
 def pack_short_sums(trials: Trials) -> None:
     """Of short sums, the operand that keeps lanes from running along results is copied, in rows along these: lanes
     along the terms would have to be added up."""
-    for found in one_by_one(lambda: _products(trials), lambda found: found.target.text):
+    targets = one_by_one(lambda: _products(trials), lambda found: found.target.text)  # a copy moves statements
+    for found in targets:
         buffers, width = trials.program.buffers, trials.target.simd_width
         trips = trips_of(trials)
         if any(trips.get(var, 1) >= LONG_SUM * width and not _far(trials, found, var) for var in found.sums):

@@ -44,7 +44,8 @@ def step(why: str, name: str, *arguments: Any, **options: Any) -> Step:
 def one_by_one(
     candidates: Callable[[], Iterable[Candidate]], key: Callable[[Candidate], Hashable]
 ) -> Iterator[Candidate]:
-    """What is found, looked for again after each one because commands change it; none with a key that was there."""
+    """What is found, looked for again after each one because commands change it; none with a key that was there.
+    Commands must leave keys as they are."""
     seen = set[Hashable]()
     while (found := next((one for one in candidates() if key(one) not in seen), None)) is not None:
         seen.add(key(found))
