@@ -233,7 +233,9 @@ def _buffers(
     declared = {spec.storage: spec.buffer for e in graph.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
         for buffer in _logical(item):
-            result[buffer.name] = declared.get(buffer.name, buffer)
+            known = declared.get(buffer.name) or result.get(buffer.name, buffer)
+            assert (known.shape, known.dtype) == (buffer.shape, buffer.dtype), f"{known} is {buffer} in {item.phase}"
+            result[buffer.name] = known
     for ensemble in graph.losses():
         result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
