@@ -18,6 +18,7 @@ from latte.autodiff.values import Choices, Overwritten, TooDear
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Program, clone, make_nest, names_in
 from swirl.ir.trees import name_of, statements_in
+from swirl.transforms.rewrites.sites import taken_names
 
 ATTEMPTS = 32
 """Each attempt keeps one value more; a program that needs more is refused."""
@@ -126,7 +127,7 @@ def _attempt(program: Program, by: Variables, choices: Choices, taken: Collectio
 
 def _taped(forward: Program, by: Variables, taken: Collection[str]) -> Derived:
     """What a statement reads and something overwrites later is kept, one element for each iteration."""
-    program = normalised(forward, set(forward.buffers).union(taken, *(nest.names for nest in forward.nests)))
+    program = normalised(forward, taken_names(forward).union(taken))
     bodies = [list(nest.body) for nest in program.nests]
     everything = active_names(bodies, program.buffers, {*by.inputs, *by.params}, by.output)
     saved, inside, originals = save_argmax(program, everything, taken)
@@ -139,8 +140,7 @@ def _taped(forward: Program, by: Variables, taken: Collection[str]) -> Derived:
 
 
 def _names(program: Program, inside: list[Body]) -> set[str]:
-    names = set().union(*(nest.names for nest in program.nests), set())
-    return names.union(program.buffers, {"grad"}, *(names_in(s) for nest in inside for s in nest))
+    return taken_names(program).union({"grad"}, *(names_in(s) for nest in inside for s in nest))
 
 
 def _phases(

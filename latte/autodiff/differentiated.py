@@ -145,7 +145,13 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
         for phase in ("backward", "update")
         if (program := layer.written(phase)) is not None
     }
-    derived = _derived(layer, [] if "backward" in written else inputs, [] if "update" in written else params, add_to)
+    derived = _derived(
+        layer,
+        [] if "backward" in written else inputs,
+        [] if "update" in written else params,
+        add_to,
+        layer.arrays.union(*(program.buffers for program in written.values())),
+    )
     programs["forward"] = strip_stop_gradient(derived.forward)
     backward = (written.get("backward") if inputs else None) or derived.backward
     update = written.get("update") or derived.update
@@ -158,14 +164,14 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     return LayerPrograms(ensemble, programs, derived.notes)
 
 
-def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: list[str]) -> Derived:
-    """What follows from a layer's forward program.
+def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: list[str], taken: set[str]) -> Derived:
+    """What follows from a layer's forward program; arrays ``taken`` are left alone.
 
     Raises:
         DerivativeError: with the line of the body.
     """
     try:
-        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to, taken=layer.arrays)
+        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to, taken=taken)
     except DerivativeError as error:
         if error.line is None:
             raise

@@ -11,10 +11,11 @@ from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
-from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, names_in, reference, substitute
+from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, reference, substitute
 from swirl.ir.paths import Path, edit_block
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_value, name_of
+from swirl.transforms.rewrites.sites import taken_names
 
 
 def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Program:
@@ -44,7 +45,7 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
         shape.append(loop.extent)
         variable = ast.Name(loop.var, ast.Load())
         indices.append(variable if constant(loop.start) == 0 else expr("v - s", v=variable, s=loop.start))
-    name = fresh(f"kept_{local}", _names(program).union(taken))
+    name = fresh(f"kept_{local}", taken_names(program).union(taken))
     assert isinstance(home.node, ast.AnnAssign)
     dtype = unparse(home.node.annotation)
     buffer = Buffer(f"{program.name.split('.')[0]}.{name}", tuple(shape) or (1,), dtype, "value")
@@ -80,7 +81,7 @@ def save_version(program: Program, name: str, nest: int, taken: Collection[str] 
     first = min(writes, key=lambda use: use.site.path)
     if not touches_all_once(first.site, first.access, program.buffers[name].shape):
         return None
-    old = fresh(f"{name}_before", _names(program).union(taken))
+    old = fresh(f"{name}_before", taken_names(program).union(taken))
     before = _earlier_reads(first, here)
     if before is None or any(isinstance(statement, ast.If) for statement, _ in before.values()):
         return None
@@ -138,7 +139,3 @@ class _Reads(ast.NodeTransformer):
         if known:
             node.value = ast.Name(self.old, ast.Load())
         return node
-
-
-def _names(program: Program) -> set[str]:
-    return set(program.buffers).union(*(names_in(s) for n in program.nests for s in n.body), set())

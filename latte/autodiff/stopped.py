@@ -16,6 +16,7 @@ from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import statements_of
 from swirl.ir.trees import name_of, statements_in
+from swirl.transforms.rewrites.sites import taken_names
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def stopped(forward: Program) -> Stopped:
     Args:
         forward: with ``stop_gradient(…)``.
     """
-    taken = set(forward.buffers).union(*(nest.names for nest in forward.nests))
+    taken = taken_names(forward)
     written = changed_in(*(statement for nest in forward.nests for statement in nest.body))
     buffers: dict[str, Buffer] = {}
     stores: dict[int, Body] = {}

@@ -33,10 +33,8 @@ class LoweredLayer:
 
     @property
     def arrays(self) -> set[str]:
-        """The names of all arrays of the layer: those that its bodies may use, and those that lowering has made."""
-        written = (self.written(phase) for phase in ("backward", "update"))
-        programs = [self.forward, self.inference, *(program for program in written if program is not None)]
-        return {*body_buffers(self.ensemble, self.batch_size)}.union(*(program.buffers for program in programs))
+        """The names of the layer's arrays: those that its bodies may use, and those that lowering forward has made."""
+        return {*body_buffers(self.ensemble, self.batch_size), *self.forward.buffers, *self.inference.buffers}
 
     def written(self, phase: str) -> Program | None:
         """``backward`` or ``update`` as the user wrote it; None where it is derived.
