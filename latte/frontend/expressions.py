@@ -156,7 +156,7 @@ class Expressions:
             self.scope.fail(
                 node,
                 f"a body cannot call {unparse(node.func)}",
-                f"it may call {', '.join(sorted({*FUNCTIONS, 'rand'}))}",
+                f"it may call {', '.join(sorted({*FUNCTIONS, 'rand', 'sigmoid'}))}",
             )
         arguments = [self.expression(argument) for argument in node.args]
         function = FUNCTIONS[name]

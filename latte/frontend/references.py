@@ -101,8 +101,8 @@ class References(ABC):
                     index,
                     f"{text} cannot be a subscript here: such a local is affine in loop variables, or an element of "
                     "integers with a range; assigned once, before and in the same block or one around it",
-                    f"{text} = … in a line before, or the element itself in place of {text}; what is computed from "
-                    "data goes by way of a Field(…, dtype='int32', below=…)",
+                    f"{text} = … once, in a line before (abs, min and max may be part of it), or the element itself in "
+                    f"place of {text}; what is computed from data goes by way of a Field(…, dtype='int32', below=…)",
                 )
         elif isinstance(index, (ast.Subscript, ast.Attribute)) and scope.constants.fold(index) is MISSING:
             found = self.element(index)
@@ -349,7 +349,8 @@ class ArrayReferences(References):
                     source.body.tree,
                     f"the argument {name!r} of {source.body.function.__qualname__} is not a field of "
                     f"{source.ensemble!r}",
-                    f"its fields are {', '.join(source.buffers)}",
+                    f"a source is called as net.add_connections(…, name={name!r}) says; the ensemble's fields are "
+                    f"{', '.join(source.buffers)}",
                 )
 
     def _array(self, node: ast.expr) -> str:

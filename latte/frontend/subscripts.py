@@ -27,7 +27,7 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
         return _index(scope, node)
     except NotAffine as error:
         by_field = "what is computed from data goes by way of a Field(…, dtype='int32', below=…)"
-        way_out = by_field if what == "a subscript" else None
+        way_out = error.way_out or (by_field if what == "a subscript" else None)
         scope.fail(node, f"{what} must be affine in loop variables, {unparse(node)} is not: {error}", way_out)
 
 
@@ -106,6 +106,10 @@ def _index(scope: BodyScope, node: ast.expr) -> Index:
         case ast.Call(function, arguments, []) if called(function) in ("min", "max"):
             extreme = minimum if called(function) == "min" else maximum
             return as_index(extreme(*(_index(scope, part) for part in arguments)))
+        case ast.Call(function, [operand], []) if called(function) == "abs":
+            return abs(_index(scope, operand))
+        case ast.IfExp():
+            raise NotAffine("it chooses", "abs, min and max may be part of it; or an if around the whole statement")
         case ast.Subscript() | ast.Attribute():
             raise NotAffine("it depends on data")
         case ast.Name(name) if name in scope.variables or name in scope.locals:
@@ -113,7 +117,7 @@ def _index(scope: BodyScope, node: ast.expr) -> Index:
             raise NotAffine(f"{name} is a variable{', assigned in several places' if several else ''}")
         case ast.Name(name):
             raise NotAffine(f"{name} is not defined here")
-    raise NotAffine(f"{unparse(node)} is not built from + - * // % min max")
+    raise NotAffine(f"{unparse(node)} is not built from + - * // % abs min max")
 
 
 def subscript_list(scope: BodyScope, node: ast.Subscript) -> list[ast.expr]:
@@ -144,7 +148,11 @@ def check_subscripts(
             continue
         if extent is not None and _is_reached(scope, index) and (index.low < 0 or index.high >= extent):
             reach = "is outside" if index.value is not None else f"runs from {index.low} to {index.high}"
-            scope.fail(node, f"{unparse(node)}: {index} {reach}, the extent is {extent}")
+            scope.fail(
+                node,
+                f"{unparse(node)}: {index} {reach}, the extent is {extent}",
+                f"subscripts count from 0: the last element is at {extent - 1}" if index.high < 0 else None,
+            )
 
 
 def _is_reached(scope: BodyScope, index: Index) -> bool:

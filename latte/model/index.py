@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ ENUMERATION_LIMIT = 4_000_000
 
 
 class NotAffine(Exception):
-    """An operation that leaves the quasi-affine expressions; the text says which, and what to write
-    instead."""
+    """An operation that leaves the quasi-affine expressions; the text says which, ``way_out`` what to write instead."""
+
+    def __init__(self, reason: str, way_out: str | None = None):
+        super().__init__(reason)
+        self.way_out = way_out
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,9 @@ class Index:
     def __pos__(self) -> Index:
         return self
 
+    def __abs__(self) -> Index:
+        return _extreme("max", (self, -self))
+
     def __sub__(self, other: Any) -> Index:
         return self + -as_index(other)
 
@@ -185,7 +192,7 @@ class Index:
             outcomes.add(True)
         if len(outcomes) == 1:
             return outcomes.pop()
-        raise NotAffine(f"it branches on {self}; only min and max may choose")
+        raise NotAffine(f"it branches on {self}; only abs, min and max may choose")
 
     def __lt__(self, other: Any) -> bool:
         return self._decide(other, operator.lt)
@@ -210,7 +217,9 @@ class Index:
 
     def __index__(self) -> int:
         if self.value is None:
-            raise NotAffine(f"it needs the number that {self} stands for (only +, -, *, //, %, min, max are known)")
+            raise NotAffine(
+                f"it needs the number that {self} stands for (only +, -, *, //, %, abs, min, max are known)"
+            )
         return self.value
 
     __int__ = __index__
@@ -276,8 +285,14 @@ def _extreme(name: str, arguments: tuple[Any, ...]) -> Index:
     if len(kept) == 1:
         return kept[0]
     choose = max if name == "max" else min
-    text = f"{name}({', '.join(part.text for part in kept)})"
-    return _atom(text, choose(p.low for p in kept), choose(p.high for p in kept), kept, exact=False)
+    low, high = choose(part.low for part in kept), choose(part.high for part in kept)
+    # One of two is on the right side of their mean: abs(t - 1), and min(t, 2 * T - 2 - t), stay inside of T.
+    sums = [a + b for a, b in combinations(kept, 2)]
+    if name == "max":
+        low = max(low, *(-(-total.low // 2) for total in sums))
+    else:
+        high = min(high, *(total.high // 2 for total in sums))
+    return _atom(f"{name}({', '.join(part.text for part in kept)})", low, high, kept, exact=False)
 
 
 def minimum(*arguments: Any) -> Any:

@@ -141,10 +141,12 @@ class Executable:
             name, _, field = storage.partition(".")
             owner = next(e for e in self.graph.ensembles if e.name == name)
             wanted = self.graph.settings.force_backward or not self.graph.has_gradient_reader(owner)
-            way_out = None
-            if storage.endswith(".grad") and not wanted and owner.fields()["value"].dtype == "float32":
+            way_out, of = None, "value" if field == "grad" else field.removeprefix("grad_")
+            if field == "grad" and owner.fields()["value"].dtype != "float32":
+                way_out = "integers have no gradient"
+            elif field == "grad" and not wanted:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
-            if field.startswith("grad_") and (of := field.removeprefix("grad_")) in owner.fields():
+            elif field.startswith("grad") and of in owner.fields():
                 way_out = f"nothing with a gradient is computed from {name}.{of}: the loss does not change with it"
             raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]
