@@ -239,8 +239,10 @@ class CommandMaker:
 
     def pack(self) -> Any:
         name = self.buffer()
-        at, order = self.pick(self.names), list(range(self.rank(name)))
-        return (name,), self.pick(({}, {"at": at}, {"order": order[::-1]}, {"at": at, "zeros": True}))
+        at, order = self.pick(self.names), list(range(self.rank(name)))[::-1]
+        inner = [*order, *(-1 for _ in range(self.program.buffers[name].batch_dims))]
+        options = ({}, {"at": at}, {"order": order}, {"at": at, "order": inner}, {"order": inner})
+        return (name,), self.pick((*options, {"at": at, "zeros": True}))
 
     def rank(self, name: str) -> int:
         """The dimensions of a buffer that layouts may change."""

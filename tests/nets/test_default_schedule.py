@@ -524,6 +524,27 @@ def test_another_shape_of_the_same_elements_is_read_in_rows(shape: tuple[int, ..
         assert any("vectorize" in text for text in commands) and not any("gather" in text for text in commands)
 
 
+class Similarities(Ensemble):
+    """The products of each item with each other one."""
+
+    def forward(self, first, second, value):
+        N, D = first.shape
+        for i in range(N):
+            for j in range(N):
+                for d in range(D):
+                    value[i, j] += first[i, d] * second[j, d]
+
+
+def test_panels_of_items(small_panels: Target) -> None:
+    """The copy of a panel has the items, along which the lanes run, innermost: each vector was gathered."""
+    net = Net(32, seed=1)
+    layer = net.add_ensemble(Similarities(shape=(32,), dims=("j",)))
+    for name in ("first", "second"):
+        net.add_connections(MemoryDataLayer(net, (128,)), layer, name=name)
+    copies = [text for text in applied_in("forward", net, layer, small_panels) if text.startswith("pack")]
+    assert copies == ["pack('forward', 'second', at='d_outer', order=[0, -1], nest=1)"]
+
+
 def attention(features: int) -> dict[str, list[str]]:
     """Commands for attention of 12 queries and 20 keys, of which each has a source."""
     net = Net(1, seed=1)

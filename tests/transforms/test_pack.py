@@ -50,6 +50,12 @@ def pack(before: Program, buffer: str, **options: object) -> Program:
     return COMMANDS["pack"](before, buffer, **options)
 
 
+def products_of_items(rows: int = 6, columns: int = 7, terms: int = 5) -> Program:
+    """Of each item of x with each of z."""
+    text = f"for m in range(2):\n for i in range({rows}):\n  for j in range({columns}):\n   for d in range({terms}):\n"
+    return program(f"{text}    y[i, j] += x[i, d] * z[j, d]", y=(rows, columns), x=(rows, terms), z=(columns, terms))
+
+
 # --- printed --------------------------------------------------------------------------------------------
 def test_prints_a_row() -> None:
     assert pack(row_sums(), "x", at="i").nests[0].body_text == cleandoc("""
@@ -60,6 +66,20 @@ def test_prints_a_row() -> None:
             for j in range(5):
                 for k in range(3):
                     y[i, j] += x_packed[j + k]""")
+
+
+def test_prints_the_items_innermost() -> None:
+    after = pack(products_of_items(), "z", at="i", order=[0, -1])
+    assert after.nests[0].body_text == cleandoc("""
+        for m in range(2):
+            for i in range(6):
+                z_packed: float32[5, 7] = empty(5, 7)
+                for z_packed_dim1 in range(5):
+                    for z_packed_dim0 in range(7):
+                        z_packed[z_packed_dim1, z_packed_dim0] = z[z_packed_dim0, z_packed_dim1]
+                for j in range(7):
+                    for d in range(5):
+                        y[i, j] += x[i, d] * z_packed[d, j]""")
 
 
 def test_prints_a_window() -> None:
@@ -144,6 +164,21 @@ def test_any_subscripts_compiled(target: Target) -> None:
     assert_all_compile_to_same([after for name in OTHERS for after in packed(name)[1]], target)
 
 
+def items_innermost() -> list[Program]:
+    return [pack(products_of_items(), "z", at=at, order=[0, -1]) for at in (None, "m", "i")]
+
+
+def test_items_may_be_innermost() -> None:
+    whole, *local = items_innermost()
+    assert whole.buffers["z_packed"].physical_shape == (5, 7)
+    for after in (whole, *local):
+        assert_same(products_of_items(), after)
+
+
+def test_items_may_be_innermost_compiled(target: Target) -> None:
+    assert_all_compile_to_same(items_innermost(), target)
+
+
 def in_lanes_and_registers(before: Program) -> Program:
     after = pack(COMMANDS["tile_loop"](before, "y", 2), "i", at="y_outer")
     after = COMMANDS["vectorize"](after, "i_packed_dim3", 8)
@@ -226,6 +261,9 @@ def test_a_loop_beside_the_writes() -> None:
         ({"buffer": "x", "at": "i", "name": "y"}, "cannot name the copy"),
         ({"buffer": "x", "zeros": True}, "zeros are for a copy at a loop"),
         ({"buffer": "x", "nest": 1}, "no nest 1 in "),
+        ({"buffer": "x", "order": [-1]}, r"the order \(-1,\) does not have each dimension of x once"),
+        ({"buffer": "x", "order": [0, 0, -1]}, "does not have each dimension of x once\n  for one, \\(0,\\)"),
+        ({"buffer": "x", "order": [-2, -1]}, "x has dimensions 0 to 0, not -2"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, str], message: str) -> None:

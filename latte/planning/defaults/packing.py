@@ -63,7 +63,7 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     often."""
     access, *others = _far(trials, found, var)
     buffer, moved = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
-    if others or buffer is None or moved.count(True) != 1 or moved.index(True) < buffer.batch_dims:
+    if others or buffer is None or moved.count(True) != 1:
         return False
     order = innermost(buffer, access, var)
     first, trial = _rowinnermost(trials, found, var), trials.scratch()

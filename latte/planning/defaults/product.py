@@ -134,9 +134,11 @@ class Product(ContractionFacts):
 
 
 def innermost(buffer: Buffer, access: Access, var: str) -> list[int]:
-    """The dimensions of a copy in the order in which those that a loop moves are innermost."""
-    moved = [var in names_in(index) for index in access.own[buffer.batch_dims :]]
-    return sorted(range(len(moved)), key=lambda dim: moved[dim])
+    """The dimensions of a copy in the order in which those that a loop moves are innermost; the batch is left out where
+    it is the outermost."""
+    moved = [var in names_in(index) for index in access.own]
+    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
+    return [dim - buffer.batch_dims for dim in order[0 if order[0] else buffer.batch_dims :]]
 
 
 def even(extent: int, most: int) -> int:

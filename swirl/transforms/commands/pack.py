@@ -86,7 +86,7 @@ def pack(
         buffer: name of the buffer.
         name: of the copy; by default ``<buffer>_packed``.
         at: the loop in whose iterations copies are made.
-        order: of the copy's dimensions in memory, as for ``transpose``.
+        order: of the copy's dimensions in memory, as for ``transpose``; the batch is -1, and outermost if left out.
         zeros: at a loop, put zeros where the box reaches beyond the buffer, or where conditions prevent reads of it;
             the conditions that this makes needless are dropped, as by ``set_padding``, and the zeros' factors are
             assumed finite.
@@ -111,7 +111,7 @@ def pack(
     name = name or fresh(f"{buffer}_packed", taken)
     if not is_name(name) or name in taken:
         raise CommandError(f"{name!r} cannot name the copy: it is not a name, or is used already")
-    dims = memory_order(program, buffer, order)
+    dims = memory_order(program, buffer, order, with_batch=True)
     if at is not None:
         return _pack_at(program, buffer, name, at, dims, zeros, nest)
     if zeros:

@@ -15,17 +15,25 @@ def buffer_dim(program: Program, buffer: str, dim: int) -> int:
     return program.buffers[buffer].batch_dims + dim
 
 
-def memory_order(program: Program, buffer: str, order: Sequence[int] | None) -> tuple[int, ...]:
-    """All dimensions of a buffer in the order that a recipe gives, which leaves out the batch; by default as they are
-    numbered."""
-    rank = len(program.buffers[buffer].shape)
+BATCH = -1
+"""The batch, in the order of dimensions of a copy: where it is left out, it is the outermost."""
+
+
+def memory_order(
+    program: Program, buffer: str, order: Sequence[int] | None, *, with_batch: bool = False
+) -> tuple[int, ...]:
+    """All dimensions of a buffer in the order that a recipe gives, by default as they are numbered. The batch is the
+    outermost, or with ``with_batch`` where the order has :data:`BATCH`."""
+    rank, batch_dims = len(program.buffers[buffer].shape), program.buffers[buffer].batch_dims
     if order is None:
         return tuple(range(rank))
-    dims = [buffer_dim(program, buffer, dim) for dim in order]
-    new = (*(dim for dim in range(rank) if dim < program.buffers[buffer].batch_dims), *dims)
+    moved = with_batch and batch_dims == 1 and BATCH in order
+    new = [0 if moved and dim == BATCH else buffer_dim(program, buffer, dim) for dim in order]
+    if not moved:
+        new = [*range(batch_dims), *new]
     if sorted(new) != list(range(rank)):
         raise CommandError(
             f"the order {tuple(order)} does not have each dimension of {buffer} once",
-            way_out=f"for one, {tuple(reversed(range(len(new))))}",
+            way_out=f"for one, {tuple(reversed(range(rank - batch_dims)))}",
         )
-    return new
+    return tuple(new)
