@@ -98,17 +98,20 @@ class Copies:
         """
         moving = {a.text: stride(a, lanes.var, found.statement, lanes.buffers) != 0 for a in found.operands}
         chosen: list[str] = []
+        along_vectors: list[str] = []
         for text in sorted(moving, key=lambda text: not moving[text]):
             if not moving[text] and vectors > 1 and lanes.var not in found.sums:
-                chosen = [*chosen[:1], row]
+                chosen, along_vectors = [*chosen[:1], row], [row]
             elif moving[text] or vectors < IN_FLIGHT:
-                chosen += self._same_along(text, found, {lanes.var, row, *chosen})
+                same = self._same_along(text, found, {lanes.var, row, *chosen})
+                chosen += same
+                along_vectors += [] if moving[text] else same
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
         whole = {loop.var: self._whole_blocks(loop, found.statement) for loop in copied}
         refused: set[str] = set()
-        # What stays the same along the row's vectors is in one register: their copies are innermost.
-        for loop in sorted(copied, key=lambda loop: (loop.var == row, loop.depth)):
+        # Copies along vectors are innermost: all of them use a broadcast while it is in its register.
+        for loop in sorted(copied, key=lambda loop: (loop.var in along_vectors, loop.depth)):
             trips = [1 if f.var in refused else vectors if f.var == row else whole[f.var] for f in copied]
             first, second = (*trips, 1)[:2]
             p, q = register_tile(first, second, self.trials.target.registers, single)
