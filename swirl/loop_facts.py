@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
-from swirl.ir.accesses import Access
+from swirl.ir.accesses import Access, parsed
 from swirl.ir.affine import Affine, affine, bounds, coefficients
 from swirl.ir.buffers import Buffer
 from swirl.ir.footprint import footprint
@@ -359,12 +359,21 @@ def longest_row(found: Contraction, buffers: Mapping[str, Buffer]) -> int:
 def divided(node: ast.AST) -> Iterator[tuple[str, int]]:
     """Loop variables of which a subscript has a quotient or a remainder, with the number of iterations after which
     quotients are whole steps further: of ``(2 * x + 1) // 4`` two."""
+    for periods in _periods(node):
+        if len(periods) == 1:
+            yield from periods.items()
+
+
+def residues(statement: Statement) -> list[dict[str, int]]:
+    """For each quotient or remainder in the conditions of a statement the loop variables in it, each with the number of
+    iterations after which the remainder is the same again: of ``(t - k) % 2 == 0`` two for both."""
+    return [periods for guard in statement.guards for periods in _periods(parsed(guard))]
+
+
+def _periods(node: ast.AST) -> Iterator[dict[str, int]]:
     for part in nodes(node):
         if not isinstance(part, ast.BinOp) or not isinstance(part.op, (ast.FloorDiv, ast.Mod)):
             continue
         form, size = affine(part.left), constant(part.right)
-        if form is None or size is None or len(form.terms) != 1:
-            continue
-        ((var, coefficient),) = form.terms.items()
-        if isinstance(form.atoms[var], ast.Name):
-            yield var, size // gcd(size, coefficient)
+        if form is not None and size is not None and all(isinstance(atom, ast.Name) for atom in form.atoms.values()):
+            yield {var: size // gcd(size, coefficient) for var, coefficient in form.terms.items()}

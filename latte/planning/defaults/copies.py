@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Collection
+from math import lcm, prod
 
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.trials import Trials
 from swirl.ir.accesses import parsed
 from swirl.ir.nest import names_in
 from swirl.ir.statements import Statement
-from swirl.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, stride
+from swirl.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, residues, stride
 
 IN_FLIGHT = 4
 """Sums that do not wait for each other."""
@@ -17,6 +18,8 @@ LONG = 8
 """Iterations of a loop that are enough for a register tile."""
 WRITTEN_OUT = 8
 """Terms of a sum that are written out at the most, of all loops together."""
+ALONE = (1, 1)
+"""Iterations of a loop that has no copies, and how many of them a tile is to have a multiple of."""
 FILLED = range(2, 5)
 """Distances of lanes at which what is between them is written together with them."""
 
@@ -109,16 +112,20 @@ class Copies:
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
         whole = {loop.var: self._whole_blocks(loop, found.statement) for loop in copied}
-        refused: set[str] = set()
+        alike = residues(found.statement)
+        sides = {
+            loop.var: (vectors if loop.var == row else whole[loop.var], lcm(*(each.get(loop.var, 1) for each in alike)))
+            for loop in copied
+        }
         # Copies along vectors are innermost: all of them use a broadcast while it is in its register.
         for loop in sorted(copied, key=lambda loop: (loop.var in along_vectors, loop.depth)):
-            trips = [1 if f.var in refused else vectors if f.var == row else whole[f.var] for f in copied]
-            first, second = (*trips, 1)[:2]
-            p, q = register_tile(first, second, self.trials.target.registers, single)
+            (rows, row_period), (columns, column_period) = [*sides.values(), ALONE][:2]
+            periods = row_period, column_period
+            p, q = register_tile(rows, columns, self.trials.target.registers, single, periods)
             why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
             if not self._copy(loop, (p, q)[copied.index(loop)], why):
-                refused.add(loop.var)
-        self._write_out(found.statement, lanes)
+                sides[loop.var] = ALONE
+        self._write_out(found.statement, lanes, sides)
         return bool(copied)
 
     def _whole_blocks(self, loop: LoopFacts, statement: Statement) -> int:
@@ -145,13 +152,14 @@ class Copies:
         made = [self._copy(loop, loop.trips, why) for loop in sorted(copied, key=lambda loop: loop.depth)]
         return any(made)
 
-    def _write_out(self, statement: Statement, lanes: LoopFacts) -> None:
-        """Short loops over the terms of a sum are written out, if they are innermost or move the lanes' borders:
-        conditions and subscripts are then constants."""
+    def _write_out(self, statement: Statement, lanes: LoopFacts, copied: Collection[str] = ()) -> None:
+        """Short loops over the terms of a sum are written out, if they are innermost, move the lanes' borders, or
+        choose among the copies of other loops: conditions and subscripts are then constants."""
         adds = [access for access in statement.accesses if access.kind == "add"]
         own = {name for access in adds for index in access.own for name in names_in(index)}
         guards = [names_in(parsed(guard)) for guard in statement.guards if adds]
         borders = {name for names in guards if lanes.var in names for name in names}
+        choosing = {name for names in residues(statement) if adds and names.keys() & set(copied) for name in names}
         written = 1
         for loop in reversed(statement.loops):
             terms = loop.extent or 0
@@ -159,6 +167,8 @@ class Copies:
                 continue
             if loop.var in borders:
                 why = "it moves the borders of the lanes, which are then constants"
+            elif loop.var in choosing:
+                why = "each of its terms is for some of the copies"
             elif loop is statement.loops[-1] and own:
                 why = "few terms, added to the same sums"
             else:

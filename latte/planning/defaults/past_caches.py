@@ -26,13 +26,15 @@ def fetch_rows(trials: Trials) -> None:
     fetched, if half of the level-2 cache holds them: processors fetch ahead along a row."""
     (nest,), buffers = trials.nests, trials.program.buffers
     read = {a.name for s in statements_of(nest) for a in s.accesses if a.kind != "write"}
-    every = facts(nest, buffers)
-    for found in (loop for loop in every if loop.trips > 1):
+    every, fetched = facts(nest, buffers), set[str]()
+    for found in (loop for loop in reversed(every) if loop.trips > 1):
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
-        for name in pieces:
-            if name in read and buffers[name].nbytes >= FAR and found.fits(name, trials.target.l2_bytes // 2):
-                trials.apply("pieces of rows that are pages apart", "prefetch", name, found.var, 1, 2)
+        for name in (name for name in pieces if name in read and name not in fetched):
+            near = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
+            why = "pieces of rows that are pages apart"
+            if not near and trials.apply(why, "prefetch", name, found.var, 1, 2):
+                fetched.add(name)
 
 
 def fetch_results(trials: Trials) -> None:
@@ -89,7 +91,7 @@ def _is_next_row(found: LoopFacts, lanes: LoopFacts, use: Use) -> bool:
 
 def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
     size = found.buffers[use.access.name].itemsize
-    if use.stride != 1 or found.loop.step * size > PIECE_OF_A_ROW:
+    if not 0 < (use.stride or 0) * found.loop.step * size <= PIECE_OF_A_ROW:
         return False
     around = (row for row in rows if use.statement.path[: row.depth] == row.path)
     apart = (stride(use.access, row.var, use.statement, found.buffers) or 0 for row in around)
