@@ -361,7 +361,7 @@ class CommandMethods:
         optional: bool = False,
     ) -> tuple[str, ...]:
         """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
-        each lane."""
+        each lane, and so does a maximum or minimum of which the place is kept."""
         raise NotImplementedError
 
     # Older spellings

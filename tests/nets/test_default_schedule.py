@@ -105,10 +105,10 @@ def test_programs_compute_the_same(
 
 
 def scalar(program: Program) -> list[str]:
-    """Innermost loops without lanes that run more than once."""
+    """Innermost loops without lanes that run more than once, and do not only fetch."""
     found = [f for nest in program.nests for f in facts(nest, program.buffers)]
     inner = [f for f in found if not any(o.nest is f.nest and f.contains(o) for o in found)]
-    return [f.var for f in inner if f.loop.kind in ("range", "parallel") and f.trips > 1]
+    return [f.var for f in inner if f.loop.kind in ("range", "parallel") and f.trips > 1 and f.inside]
 
 
 def results_of(net: Net, data: Ensemble, layer: Ensemble) -> list[np.ndarray]:

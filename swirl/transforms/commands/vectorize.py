@@ -26,6 +26,7 @@ from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_e
 from swirl.transforms.rewrites.strides import memory_stride
 from swirl.transforms.rewrites.strips import strip
 from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest_of, others, step, tried
+from swirl.transforms.rewrites.winners import winners_over, with_lane_winners
 
 
 @command()
@@ -39,7 +40,7 @@ def vectorize(
     nest: NestName | None = None,
 ) -> Program:
     """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
-    each lane.
+    each lane, and so does a maximum or minimum of which the place is kept.
 
     rewrite (factor = 16):
         for w in range(56):                 for w in range(0, 56, 16):
@@ -109,8 +110,11 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
     loop = loop_of(loop_at(program, site))
     program, site = localize_reductions(program, site)
+    winners = [one for one in winners_over(program.nests[site.nest].body, site.path) if one.of_locals]
     lane = inner_name(program, site, f"{loop.var}_lane")
     program, inside, _ = strip(program, site, factor, lane, "vector")
+    for winner in winners:
+        program, inside = with_lane_winners(program, inside, winner, factor)
     program, inside = with_partials(program, inside, factor)
     program = sink(program, inside, "asked to become lanes")
     nest = program.nests[site.nest]

@@ -28,12 +28,13 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, targets_in
+from swirl.ir.trees import Transformer, name_of, targets_in
 from swirl.transforms.rewrites.candidates import Candidate, Obstacle, candidates, over_statement
 from swirl.transforms.rewrites.checked import check_marks
 from swirl.transforms.rewrites.reductions import reductions_over
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
+from swirl.transforms.rewrites.winners import winners_over
 
 
 def replaced(program: Program, nest: Nest, buffer: str | None = None) -> Nest:
@@ -184,22 +185,26 @@ def _assigns_first(node: ast.stmt, text: str) -> bool:
 
 
 def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
-    """Targets in buffers of the reductions over the loop at ``site`` become locals; the site may move
-    down."""
-    for reduction in reductions_over(program.nests[site.nest].body, site.path):
-        if reduction.name not in program.buffers:
+    """Targets in buffers of the reductions over the loop at ``site``, and of the winners that it finds, become locals;
+    the site may move down."""
+    body = program.nests[site.nest].body
+    targets = [reduction.target for reduction in reductions_over(body, site.path)]
+    targets += [target for winner in winners_over(body, site.path) for target in winner.targets]
+    for target in targets:
+        name, text = name_of(target), unparse(target)
+        if name not in program.buffers:
             continue
         marked = with_mark(program, site, "partials")
         nest = marked.nests[site.nest]
         around = (
             candidate
-            for candidate in candidates(program, nest, reduction.name)
-            if candidate.text == reduction.text and site.path[: len(candidate.parent)] == candidate.parent
+            for candidate in candidates(program, nest, name)
+            if candidate.text == text and site.path[: len(candidate.parent)] == candidate.parent
         )
-        found = next(around, None) or over_statement(program, nest, site.path, reduction.text)
+        found = next(around, None) or over_statement(program, nest, site.path, text)
         if isinstance(found, Obstacle):
             raise refuse(
-                f"{reduction.text} is accumulated over the loop, but something else may touch it",
+                f"{text} is accumulated over the loop, but something else may touch it",
                 nest,
                 site.path,
                 "asked for partial results",
