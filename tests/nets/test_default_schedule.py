@@ -108,7 +108,8 @@ def scalar(program: Program) -> list[str]:
     """Innermost loops without lanes that run more than once, and do not only fetch."""
     found = [f for nest in program.nests for f in facts(nest, program.buffers)]
     inner = [f for f in found if not any(o.nest is f.nest and f.contains(o) for o in found)]
-    return [f.var for f in inner if f.loop.kind in ("range", "parallel") and f.trips > 1 and f.inside]
+    computing = [f for f in inner if any(statement.accesses for statement in f.inside)]
+    return [f.var for f in computing if f.loop.kind in ("range", "parallel") and f.trips > 1]
 
 
 def results_of(net: Net, data: Ensemble, layer: Ensemble) -> list[np.ndarray]:
