@@ -46,13 +46,14 @@ fuzz: $(VENV)/.test
 frozen: $(VENV)/.test
 	OMP_WAIT_POLICY=passive $(VENV)/bin/python -m tests.frozen
 
-# Made again when the dependencies change. A half-made environment is removed, so that the next try starts again.
+# Made again when the dependencies change. A half-made environment is removed, so that the next try starts again. The
+# package is found by its path ("compat"): a hook is asked after folders, and a clone called latte beside a script is one.
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	    echo "Python could not make a virtual environment (Debian: apt install python3-venv)" >&2; exit 1; }
 
 $(VENV)/.examples $(VENV)/.test: $(VENV)/.%: setup.py pyproject.toml | $(VENV)/bin/python
-	$(PIP) --editable '.[$*]'
+	$(PIP) --config-settings editable_mode=compat --editable '.[$*]'
 	touch $@
 
 clean:

@@ -273,7 +273,8 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     names += [f"{DEFAULT_SCHEDULE} ({', '.join(default)})"] if default else []
     for unit in joined[::-1]:
         assert unit.recipe is not None
-        name = DEFAULT_SCHEDULE if unit.recipe.path is None else short_name(unit.recipe.path)
+        default_chain = f"{DEFAULT_SCHEDULE} of the chain {unit.name}"
+        name = default_chain if unit.recipe.path is None else short_name(unit.recipe.path)
         names.insert(0, f"{name} ({', '.join(unit.parts)})")
     return ", otherwise ".join(names)
 

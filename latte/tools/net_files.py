@@ -24,6 +24,7 @@ RUNS = (
 """Members of a net that run it, or write or read what it has learned."""
 
 Source = click.Path(exists=True, dir_okay=False, path_type=Path)
+AtLeastOne = click.IntRange(min=1)
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def load_net(path: Path) -> Net:
     name = f"latte_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise LatteError("is not Python file", location=str(path))
+        raise LatteError("is not a Python file", location=str(path), way_out="its name ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where inspect looks for the source of the file's own layers
     try:

@@ -72,6 +72,8 @@ def show(
             raise CommandError(
                 "--phase, --stage, --list, --recipe and --json are about one layer", way_out="name it: --layer conv1"
             )
+        if sum((stage is not None, as_list, as_json, as_recipe)) > 1:
+            raise CommandError("--stage, --list, --recipe and --json show different things", way_out="give one of them")
         if layer is None:
             _page([_line(net, ensemble) for ensemble in net.ensembles], width)
         elif as_recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import latte
 from latte.explain.facts import CommandFact
-from latte.tools.bench import alternate, command, plots, shipped_layers
+from latte.tools.bench import alternate, command, convolution, layers, plots, shipped_layers, steps
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared, write_data
 from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
@@ -28,6 +29,8 @@ from latte.tools.bench.shipped_layers import SHIPPED
 from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 from swirl.phases import PHASES
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("small_probes")
 
@@ -239,6 +242,36 @@ def test_a_peer_that_fails_is_left_out_and_told() -> None:
     found = alternate.measured(parsed("relu", "2,3,4"), ["forward"], both, 1, "portable", False, 1, lambda text: None)
     assert list(found[0].seconds) == [OURS] and "has failed" in found[0].missing["PyTorch"]
     assert found[0].tuned == ""
+
+
+def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    without = Side("PyTorch", environment=(("PYTHONPATH", os.pathsep.join((str(tmp_path), str(ROOT)))),))
+    both = [sides("portable")[0], without]
+    found = alternate.measured(parsed("relu", "2,3,4"), ["forward"], both, 1, "portable", False, 1, lambda text: None)
+    assert found[0].missing["PyTorch"].endswith("No module named 'torch'; pip install torch")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (steps.main, ["--shape", "2", "8", "16", "8", "--threads", "0"]),
+        (steps.main, ["--shape", "0", "8", "16", "8"]),
+        (convolution.main, ["--rounds", "0"]),
+        (layers.main, ["--repeat", "0"]),
+    ],
+)
+def test_numbers_below_one_are_refused(command: click.Command, arguments: list[str]) -> None:
+    found = CliRunner().invoke(command, arguments)
+    assert found.exit_code == 2 and "is not in the range x>=1" in found.output
+
+
+def test_a_refused_recipe_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (recipe := tmp_path / "mine.py").write_text("def forward(s, target):\n    s.tile_lop('forward', 'x', 8)\n")
+    found = CliRunner().invoke(
+        steps.main, ["--recipe", str(recipe), "--shape", "1", "8", "8", "4", "--phase", "forward"]
+    )
+    assert found.exit_code == 1 and "mine.py:2" in found.output and "Traceback" not in found.output
 
 
 def test_workers_end_with_their_case() -> None:

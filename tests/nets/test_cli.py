@@ -366,3 +366,10 @@ def test_bisect_tells_what_it_does(file: Path, monkeypatch: pytest.MonkeyPatch) 
     bisect_module.bisect_stages(folder / "relu1" / "forward", code="portable", progress=told.append)
     assert told[0].startswith("reading ") and told[-1] == "the C++ for portable"
     assert any(step.endswith(" stages") and ".py, of " in step for step in told)
+
+
+def test_show_shows_one_thing(tmp_path: Path) -> None:
+    net = "net = Net(2)\nReLULayer(net, MemoryDataLayer(net, (3,)))\n"
+    (file := tmp_path / "net.py").write_text(f"from latte import *\n{net}")
+    found = call("show", file, "--layer", "relu1", "--list", "--recipe")
+    assert found.exit_code == 1 and found.output.endswith("show different things\n  give one of them\n")

@@ -121,7 +121,10 @@ def test_a_layer_of_ones_own_is_differentiated_and_trained(tmp_path):
 def test_a_recipe_of_ones_own_gives_the_same_values_and_a_wrong_one_is_refused(tmp_path):
     printed = run(example("03_own_recipe.py"), folder=tmp_path)
     assert float(re.search(r"differ by (\S+) at most", printed)[1]) < 1e-4
-    assert re.search(r"conv_race\.py:5: parallelize\('backward', 'y'\): two iterations would update", printed)
+    refused = printed[printed.index("examples/recipes/conv_race.py:5") :].rstrip()
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = page[page.index("examples/recipes/conv_race.py:5") :].split("\n```")[0]
+    assert re.sub(r"\d+", "#", refused) == re.sub(r"\d+", "#", shown)  # of other vectors, blocks are of other sizes
     assert "for k_outer in parallel" in printed
 
 

@@ -115,7 +115,7 @@ def bench(
     """Time a kind of layer beside PyTorch: as it comes, tuned, and compiled.
 
     The results of all sides are compared before anything is timed. Shapes: bn, bn-relu, relu N,C,H; pool
-    N,C,H[,kernel[,stride]]; conv, cbr (convolution, batch norm, ReLU) N,C,K,H[,kernel[,stride]]; fc N,inputs,outputs;
+    N,C,H[,kernel[,stride]]; conv, cbr (convolution, batch norm, ReLU) N,C,K,H[,kernel[,stride]]; fc N,C,K;
     net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56); layer
     LAYER,N,C,H (one of the library, as layer-norm,16,64,56; of sequences, N items of C positions and H features).
     """

@@ -20,6 +20,7 @@ from rich.table import Table
 from latte import ConvLayerNoBias, MemoryDataLayer, Net
 from latte.tools.bench.nets import CONV_IN_BLOCKS
 from latte.tools.bench.report import machine, report_console
+from latte.tools.net_files import AtLeastOne, plain_errors
 from swirl.measure import Limits
 from swirl.phases import PHASES
 
@@ -143,9 +144,23 @@ def _weight_gradients(case: Case, inputs: np.ndarray, gradient: np.ndarray) -> E
 
 
 @click.command()
-@click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True, help="One number or several.")
-@click.option("--batch", default=16, show_default=True, help="Images.")
-@click.option("--rounds", default=7, show_default=True, help="How often the phases and the limit take turns.")
+@click.option(
+    "--threads",
+    multiple=True,
+    type=AtLeastOne,
+    default=(1, 2),
+    show_default=True,
+    help="One number or several.",
+)
+@click.option("--batch", type=AtLeastOne, default=16, show_default=True, help="Images.")
+@click.option(
+    "--rounds",
+    type=AtLeastOne,
+    default=7,
+    show_default=True,
+    help="How often the phases and the limit take turns.",
+)
+@plain_errors()
 def main(threads: Sequence[int], batch: int, rounds: int) -> None:
     """Time convolution's phases beside the limit of multiply-adds."""
     console = report_console()

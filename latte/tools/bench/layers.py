@@ -21,6 +21,7 @@ from rich.table import Table
 import latte
 from latte import MemoryDataLayer, Net
 from latte.tools.bench.report import machine, report_console, spread
+from latte.tools.net_files import AtLeastOne, plain_errors
 
 TOLERANCE = 1e-4
 """Of the greatest result: the targets add in different orders."""
@@ -112,9 +113,10 @@ class Side:
 
 @click.command()
 @click.option("--kind", type=click.Choice(sorted(LAYERS)), help="Only layers of this kind.")
-@click.option("--batch", default=16, show_default=True, help="Items in a batch.")
-@click.option("--threads", default=1, show_default=True, help="Threads of both sides.")
-@click.option("--repeat", default=15, show_default=True, help="Data sets that each side is timed on.")
+@click.option("--batch", type=AtLeastOne, default=16, show_default=True, help="Items in a batch.")
+@click.option("--threads", type=AtLeastOne, default=1, show_default=True, help="Threads of both sides.")
+@click.option("--repeat", type=AtLeastOne, default=15, show_default=True, help="Data sets that each side is timed on.")
+@plain_errors()
 def main(kind: str | None, batch: int, threads: int, repeat: int) -> None:
     """Time layers by themselves on the best target and on the portable one; those that are slower come last."""
     console = report_console()

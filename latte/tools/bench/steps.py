@@ -22,6 +22,7 @@ from latte import ConvLayer, MemoryDataLayer, Net
 from latte.tools.bench.assembly import busiest_loop, counts, instructions
 from latte.tools.bench.report import machine, replaced, spread
 from latte.tools.bench.walk import Step, steps
+from latte.tools.net_files import AtLeastOne, plain_errors
 from latte.tools.tune_by_hand import Bench, Trial
 from swirl.measure import Measured
 from swirl.phases import PHASES
@@ -127,11 +128,19 @@ def report(bench: Bench, found: Sequence[Timed], measured: Measured) -> str:
     help="By default the one of docs/convolution.md.",
 )
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), default=PHASES, help="By default all.")
-@click.option("--shape", nargs=4, type=int, default=SHAPE, show_default=True, help="Images, channels, filters, height.")
+@click.option(
+    "--shape",
+    nargs=4,
+    type=AtLeastOne,
+    default=SHAPE,
+    show_default=True,
+    help="Images, channels, filters, height.",
+)
 @click.option("--target", type=click.Choice(list(TARGETS)), help="By default the best that this machine runs.")
-@click.option("--threads", type=int, default=None, help="By default all cores.")
-@click.option("--rounds", default=9, show_default=True, help="How often the kernels take turns.")
+@click.option("--threads", type=AtLeastOne, default=None, help="By default all cores.")
+@click.option("--rounds", type=AtLeastOne, default=9, show_default=True, help="How often the kernels take turns.")
 @click.option("--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Page to write into.")
+@plain_errors()
 def main(
     recipe: Path,
     phases: Sequence[str],

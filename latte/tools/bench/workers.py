@@ -138,7 +138,9 @@ class Worker:
         if not answer:
             self.errors.seek(0)
             told = self.errors.read().strip().splitlines()
-            raise LatteError(f"{self.side.name} has failed: {told[-1] if told else 'it said nothing'}")
+            why = told[-1] if told else "it said nothing"
+            missing = re.search(r"No module named '(\w+)'", why)
+            raise LatteError(f"{self.side.name} has failed: {why}" + (f"; pip install {missing[1]}" if missing else ""))
         found = json.loads(answer)
         if "error" in found:
             raise LatteError(f"{self.side.name}: {found['error']}")
