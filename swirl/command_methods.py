@@ -361,7 +361,9 @@ class CommandMethods:
         optional: bool = False,
     ) -> tuple[str, ...]:
         """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
-        each lane, and so does a maximum or minimum of which the place is kept."""
+        each lane. So does a maximum or minimum of which the place is kept: ``if x[k] > best: best = x[k]; place = k``,
+        or the same with a named condition (``better: bool = x[k] > best``, then ``best = x[k] if better else
+        best``)."""
         raise NotImplementedError
 
     # Older spellings

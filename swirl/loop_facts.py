@@ -359,20 +359,20 @@ def longest_row(found: Contraction, buffers: Mapping[str, Buffer]) -> int:
 def divided(node: ast.AST) -> Iterator[tuple[str, int]]:
     """Loop variables of which a subscript has a quotient or a remainder, with the number of iterations after which
     quotients are whole steps further: of ``(2 * x + 1) // 4`` two."""
-    for periods in _periods(node):
+    for periods in _periods(node, ast.FloorDiv, ast.Mod):
         if len(periods) == 1:
             yield from periods.items()
 
 
 def residues(statement: Statement) -> list[dict[str, int]]:
-    """For each quotient or remainder in the conditions of a statement the loop variables in it, each with the number of
-    iterations after which the remainder is the same again: of ``(t - k) % 2 == 0`` two for both."""
-    return [periods for guard in statement.guards for periods in _periods(parsed(guard))]
+    """For each remainder in the conditions of a statement the loop variables in it, each with the distance of values
+    that have the same one: of ``(t - 2 * k) % 4 == 0`` four for ``t``, and two for ``k``."""
+    return [periods for guard in statement.guards for periods in _periods(parsed(guard), ast.Mod)]
 
 
-def _periods(node: ast.AST) -> Iterator[dict[str, int]]:
+def _periods(node: ast.AST, *operations: type[ast.operator]) -> Iterator[dict[str, int]]:
     for part in nodes(node):
-        if not isinstance(part, ast.BinOp) or not isinstance(part.op, (ast.FloorDiv, ast.Mod)):
+        if not isinstance(part, ast.BinOp) or not isinstance(part.op, operations):
             continue
         form, size = affine(part.left), constant(part.right)
         if form is not None and size is not None and all(isinstance(atom, ast.Name) for atom in form.atoms.values()):

@@ -121,8 +121,8 @@ class Constants:
             case ast.IfExp(test, body, orelse):
                 chosen = self._fold(test)
                 return MISSING if chosen is MISSING else self._fold(body if chosen else orelse)
-            case ast.Call(ast.Name("len"), [array], []) if (shape := f"{unparse(array)}.shape") in self.fixed:
-                return self.fixed[shape][0]
+            case ast.Call(ast.Name("len"), [array], []) if shape := self.fixed.get(f"{unparse(array)}.shape"):
+                return shape[0]
             case ast.Call(function, arguments, []) if (name := called(function)) in _CALLS:
                 return self._all(arguments, _CALLS[name])
         return MISSING

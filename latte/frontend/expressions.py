@@ -152,6 +152,8 @@ class Expressions:
         name = called(node.func)
         if name == "rand" and not node.args and not node.keywords:
             return self._rand(node)
+        if name == "len":
+            self.scope.fail(node, f"{unparse(node)}: len is of an array of one or more dimensions, or of a tuple")
         if name not in FUNCTIONS or node.keywords:
             self.scope.fail(
                 node,

@@ -143,7 +143,7 @@ class Executable:
             wanted = self.graph.settings.force_backward or not self.graph.has_gradient_reader(owner)
             way_out, of = None, "value" if field == "grad" else field.removeprefix("grad_")
             if field == "grad" and owner.fields()["value"].dtype != "float32":
-                way_out = "integers have no gradient"
+                way_out = f"{owner.fields()['value'].dtype} has no gradient: float32 has"
             elif field == "grad" and not wanted:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
             elif field.startswith("grad") and of in owner.fields():

@@ -53,8 +53,9 @@ def check_dimension(program: Program, buffer: str, dim: object) -> None:
     target = program.buffers[buffer]
     offset = target.batch_dims
     if not isinstance(dim, int) or not 0 <= dim < len(target.shape) - offset:
+        last = len(target.shape) - offset - 1
         raise CommandError(
-            f"{buffer} has dimensions 0 to {len(target.shape) - offset - 1}, not {dim!r}",
+            f"{buffer} has {f'dimensions 0 to {last}' if last >= 0 else 'no dimension but the batch'}, not {dim!r}",
             way_out=f"its shape is {target.shape[offset:]}" + (" without the batch" if offset else ""),
         )
 

@@ -4,7 +4,7 @@ refused; it is a recipe; and it looks at dependences, strides and extents alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,10 +45,10 @@ from swirl.config import settings
 from swirl.ir.accesses import parsed
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Loop, Program, names_in
+from swirl.ir.nest import Loop, Program, names_in, parse_program
 from swirl.ir.printing import unparse
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import contractions, facts, trips
+from swirl.loop_facts import contractions, facts, residues, trips
 from swirl.pipeline import canonical_stages
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
@@ -546,6 +546,79 @@ def test_panels_of_items(small_panels: Target) -> None:
     assert copies == ["pack('forward', 'second', at='d_outer', order=[0, -1], nest=1)"]
 
 
+def strided(extent: int, taps: int, stride: int) -> tuple[Net, Ensemble]:
+    """A convolution along one dimension, of a plain source."""
+    net = Net(2, seed=1)
+    net.force_backward = True
+
+    class Strided(Neuron):
+        weights = Param("f", shape=(4, taps), init=normal(0.5))
+
+        def forward(self):
+            self.value = 0.0
+            for c, i in eachindex(self.inputs):
+                self.value += self.weights[c, i] * self.inputs[c, i]
+
+    outputs = (extent + 2 * (taps // 2) - taps) // stride + 1
+    layer = net.add_ensemble(Ensemble(Strided, (16, outputs), dims=("f", "t")))
+    net.add_connections(
+        MemoryDataLayer(net, (4, extent)),
+        layer,
+        lambda f, t: (range(4), range(stride * t, stride * t + taps)),
+        padding=(0, taps // 2),
+    )
+    return net, layer
+
+
+@pytest.mark.parametrize(("extent", "taps", "stride"), [(64, 7, 2), (61, 5, 3), (64, 5, 4)])
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_copies_of_a_strided_gradient_have_taps_of_their_own(extent: int, taps: int, stride: int, target: str) -> None:
+    """As many pixels as the stride, or a multiple of it; taps are written out. Conditions in the innermost loop took
+    three quarters of the time."""
+    net, layer = strided(extent, taps, stride)
+    backward = applied_in("backward", net, layer, target)
+    made = [found for text in backward if (found := re.match(r"unroll_and_jam\('backward', '(\w+)', (\d+)", text))]
+    copies = [int(found[2]) for found in made if found[1] != "c"]
+    assert copies and not any(count % stride for count in copies), backward
+    assert f"unroll('backward', 'i', {taps}, unroll_type=1)" in backward
+
+
+def test_copies_of_blocks_are_innermost() -> None:
+    """A broadcast meets all vectors of a tile while it is in its register: elsewise AVX2 took twice as long."""
+    net, layer = strided(64, 7, 2)
+    forward = applied_in("forward", net, layer, "avx2")
+    copied = [found[1] for text in forward if (found := re.match(r"unroll_and_jam\('forward', '(\w+)'", text))]
+    assert copied[-1].startswith("f_outer") and copied[0].startswith("t"), forward
+
+
+def test_periods_of_remainders() -> None:
+    guard = "(t - 2 * k + 3) % 4 == 0 and t // 2 < 5"
+    buffers = {"y": Buffer("net.y", (9,)), "x": Buffer("net.x", (4,))}
+    before = parse_program(f"for t in range(9):\n for k in range(4):\n  if {guard}:\n   y[t] += x[k]", buffers)
+    *_, statement = statements_of(before.nests[0])
+    assert residues(statement) == [{"t": 4, "k": 2}]
+
+
+@pytest.mark.parametrize("periods", [(1, 1), (2, 1), (1, 2), (3, 2), (4, 4), (7, 1), (40, 1)])
+def test_a_register_tile_of_periods(periods: tuple[int, int]) -> None:
+    for registers in (16, 32):
+        p, q = register_tile(64, 8, registers, 0, periods)
+        assert p * q + q + 1 <= registers
+        possible = periods[0] * periods[1] + periods[1] + 1 <= registers
+        assert not possible or (p % periods[0] == 0 and q % periods[1] == 0)
+    assert register_tile(1, 1, 2, 0, periods) == (1, 1)
+
+
+def test_rows_of_a_strided_source_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the loop that moves by a cache line: a tile of pixels takes less of each row."""
+    monkeypatch.setattr(past_caches, "FAR", 1)
+    net = Net(2, seed=1)
+    layer = ConvLayer(net, MemoryDataLayer(net, (4, 64, 64)), num_filters=64, kernel=3, stride=2, pad=1)
+    forward = applied_in("forward", net, layer, "avx512")
+    (fetched,) = (text for text in forward if text.startswith("prefetch"))
+    assert fetched.startswith("prefetch('forward', 'inputs', 'y")
+
+
 def attention(features: int) -> dict[str, list[str]]:
     """Commands for attention of 12 queries and 20 keys, of which each has a source."""
     net = Net(1, seed=1)
@@ -774,18 +847,46 @@ class RowSoftmax(Ensemble):
                     value[n, t, d] = value[n, t, d] / total[n, t]
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
-def test_rows_that_can_be_lanes_are_apart_from_others(target: str) -> None:
-    """The place of a maximum cannot: the exponentials had lanes along the positions, and took five times as long."""
+class Decayed(Ensemble):
+    """What is left of a decaying sum of a row, taken from its exponentials."""
+
+    left = Field("n", "t")
+    scale = Param("t", init=ones)
+
+    def forward(self, inputs, value, left, scale):
+        N, T, D = inputs.shape
+        for n in range(N):
+            for t in range(T):
+                for d in range(D):
+                    left[n, t] = 0.5 * left[n, t] + inputs[n, t, d]
+                for d in range(D):
+                    value[n, t, d] = exp(inputs[n, t, d] * scale[t]) - left[n, t]
+
+
+def of_rows(kind: Callable[..., Ensemble], target: str) -> list[str]:
+    """Commands of forward for 40 rows of 32."""
     net = Net(2, seed=1)
     net.force_backward = True
     data = MemoryDataLayer(net, (40, 32))
-    layer = net.add_ensemble(RowSoftmax(shape=data.shape, dims=("t", "d")))
+    layer = net.add_ensemble(kind(shape=data.shape, dims=("t", "d")))
     net.add_connections(data, layer)
-    width = TARGETS[target].simd_width
-    forward = applied_in("forward", net, layer, target)
+    return applied_in("forward", net, layer, target)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_rows_that_can_be_lanes_are_apart_from_others(target: str) -> None:
+    """A recurrence cannot: the exponentials had lanes along the positions, and took five times as long."""
+    forward = of_rows(Decayed, target)
     assert "distribute('forward', 't')" in forward, forward
-    assert {f"vectorize('forward', 'd_{number}', {width})" for number in (1, 2)} <= set(forward), forward
+    assert f"vectorize('forward', 'd_1', {TARGETS[target].simd_width})" in forward, forward
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_the_place_of_a_maximum_is_found_in_lanes(target: str) -> None:
+    """All three loops of a softmax of rows run along them."""
+    forward = of_rows(RowSoftmax, target)
+    assert f"vectorize('forward', 'd', {TARGETS[target].simd_width})" in forward, forward
+    assert not any("distribute" in text or "d_1" in text for text in forward), forward
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx2"])

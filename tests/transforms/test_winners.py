@@ -56,9 +56,9 @@ def test_prints_lanes() -> None:
             m_t_lanes: float32[2] = empty(2)
             for k_lane in vector(2):
                 m_t_lanes[k_lane] = m_t
-            p_t_lanes: int32[2] = empty(2)
+            k_lanes: int32[2] = empty(2)
             for k_lane in vector(2):
-                p_t_lanes[k_lane] = -1
+                k_lanes[k_lane] = -1
             for k in range(0, 21, 2):
                 candidate: float32[2] = empty(2)
                 for k_lane in vector(min(2, 21 - k)):
@@ -66,17 +66,17 @@ def test_prints_lanes() -> None:
                 better: bool[2] = empty(2)
                 for k_lane in vector(min(2, 21 - k)):
                     better[k_lane] = candidate[k_lane] > m_t_lanes[k_lane]
-                    p_t_lanes[k_lane] = k + k_lane if better[k_lane] else p_t_lanes[k_lane]
+                    k_lanes[k_lane] = k + k_lane if better[k_lane] else k_lanes[k_lane]
                     m_t_lanes[k_lane] = candidate[k_lane] if better[k_lane] else m_t_lanes[k_lane]
             for k_lane in vector(1):
                 own: float32 = m_t_lanes[k_lane]
                 other: float32 = m_t_lanes[k_lane + 1]
-                later: bool = p_t_lanes[k_lane + 1] > p_t_lanes[k_lane]
+                later: bool = k_lanes[k_lane + 1] > k_lanes[k_lane]
                 wins: bool = other > own or (other == own and (not later))
-                p_t_lanes[k_lane] = p_t_lanes[k_lane + 1] if wins else p_t_lanes[k_lane]
+                k_lanes[k_lane] = k_lanes[k_lane + 1] if wins else k_lanes[k_lane]
                 m_t_lanes[k_lane] = other if wins else own
-            q_t = i if p_t_lanes[0] != -1 else q_t
-            p_t = p_t_lanes[0] if p_t_lanes[0] != -1 else p_t
+            p_t = k_lanes[0] if k_lanes[0] != -1 else p_t
+            q_t = i if k_lanes[0] != -1 else q_t
             m_t = m_t_lanes[0]
             q[i] = q_t
             p[i] = p_t
@@ -128,6 +128,63 @@ for i in range(3):
             p[i] = k if better else p[i]
             m[i] = x[i, k] if better else m[i]
 """,
+    "no place": """
+for i in range(3):
+    for k in range(21):
+        better: bool = x[i, k] > m[i]
+        m[i] = x[i, k] if better else m[i]
+""",
+    "another place": """
+for i in range(3):
+    for k in range(21):
+        better: bool = x[i, k] > m[i]
+        p[i] = 20 - k if better else p[i]
+        m[i] = x[i, k] if better else m[i]
+""",
+    "an if": """
+for i in range(3):
+    for k in range(21):
+        if x[i, k] > m[i]:
+            m[i] = x[i, k]
+            p[i] = k
+""",
+    "two ifs, of which one exchanges its sides": """
+for i in range(3):
+    for k in range(21):
+        candidate: float32 = 2.0 * x[i, k]
+        if m[i] <= candidate:
+            p[i] = 2 * k + i
+            m[i] = candidate
+        if w[i] > x[i, k] or x[i, k] != x[i, k]:
+            w[i] = x[i, k]
+            q[i] = 3
+""",
+    "what is not a number comes first": """
+for i in range(3):
+    for k in range(21):
+        better: bool = x[i, k] != x[i, k] or m[i] < x[i, k]
+        p[i] = k if better else p[i]
+        m[i] = x[i, k] if better else m[i]
+""",
+    "several places": """
+for i in range(3):
+    for k in range(21):
+        better: bool = x[i, k] > m[i]
+        p[i] = k if better else p[i]
+        q[i] = 4 * i + k if better else q[i]
+        w[i] = float32(k) if better else w[i]
+        m[i] = x[i, k] if better else m[i]
+""",
+    "the candidate changes afterwards": """
+for i in range(3):
+    for k in range(21):
+        candidate: float32 = x[i, k]
+        better: bool = candidate >= m[i]
+        m[i] = candidate if better else m[i]
+        candidate = 0.5 * candidate
+        p[i] = k if better else p[i]
+        w[i] += candidate
+""",
     "a sum beside it": """
 for i in range(3):
     for k in range(21):
@@ -158,12 +215,6 @@ def test_compiled(target: Target) -> None:
 
 # --- left alone -------------------------------------------------------------------------------------------------
 LEFT = {
-    "no place": """
-for i in range(3):
-    for k in range(21):
-        better: bool = x[i, k] > m[i]
-        m[i] = x[i, k] if better else m[i]
-""",
     "another candidate": """
 for i in range(3):
     for k in range(21):
@@ -187,19 +238,46 @@ for i in range(3):
         m[i] = x[i, k] if better else m[i]
         w[i] += 1.0 if better else 0.0
 """,
+    "the candidate changes": """
+for i in range(3):
+    for k in range(21):
+        candidate: float32 = x[i, k]
+        better: bool = candidate >= m[i]
+        candidate = 0.5 * candidate
+        p[i] = k if better else p[i]
+        m[i] = candidate if better else m[i]
+""",
+    "the candidate's element changes": """
+for i in range(3):
+    for k in range(21):
+        better: bool = x[i, k] >= m[i]
+        p[i] = k if better else p[i]
+        if k > 5:
+            x[i, k] = 0.5 * x[i, k]
+        m[i] = x[i, k] if better else m[i]
+""",
+    "an if with an else": """
+for i in range(3):
+    for k in range(21):
+        if x[i, k] > m[i]:
+            m[i] = x[i, k]
+            p[i] = k
+        else:
+            p[i] = 5
+""",
+    "a place of data": """
+for i in range(3):
+    for k in range(21):
+        better: bool = x[i, k] > m[i]
+        p[i] = k % r[i] if better else p[i]
+        m[i] = x[i, k] if better else m[i]
+""",
     "another element is kept, too": """
 for i in range(3):
     for k in range(21):
         better: bool = x[i, k] > m[i]
         p[i] = k if better else p[i]
         w[i] = x[i, 20 - k] if better else w[i]
-        m[i] = x[i, k] if better else m[i]
-""",
-    "another place": """
-for i in range(3):
-    for k in range(21):
-        better: bool = x[i, k] > m[i]
-        p[i] = 20 - k if better else p[i]
         m[i] = x[i, k] if better else m[i]
 """,
 }

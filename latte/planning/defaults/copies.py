@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import lcm, prod
+from math import gcd, lcm, prod
 
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.trials import Trials
@@ -112,9 +112,8 @@ class Copies:
         every = {loop.var: loop for loop in self.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
         whole = {loop.var: self._whole_blocks(loop, found.statement) for loop in copied}
-        alike = residues(found.statement)
         sides = {
-            loop.var: (vectors if loop.var == row else whole[loop.var], lcm(*(each.get(loop.var, 1) for each in alike)))
+            loop.var: (vectors if loop.var == row else whole[loop.var], _period(loop, found.statement))
             for loop in copied
         }
         # Copies along vectors are innermost: all of them use a broadcast while it is in its register.
@@ -208,3 +207,9 @@ def _copies(statement: Statement) -> int:
     """Copies of a sum that have elements of their own."""
     moving = {name for a in statement.accesses if a.kind == "add" for index in a.indices for name in names_in(index)}
     return prod(loop.extent or 1 for loop in statement.loops if loop.kind == "unrolled" and loop.var in moving)
+
+
+def _period(loop: LoopFacts, statement: Statement) -> int:
+    """Iterations of a loop after which the remainders in a statement's conditions are the same again."""
+    periods = [each[loop.var] for each in residues(statement) if loop.var in each]
+    return lcm(*(period // gcd(period, loop.loop.step) for period in periods))

@@ -17,7 +17,7 @@ def register_tile(
     iteration then.
     """
     found, tile = _best(rows, vectors, registers, single, periods)
-    return tile if found else register_tile(rows, vectors, registers, single)
+    return tile if found or periods == (1, 1) else register_tile(rows, vectors, registers, single)
 
 
 def products_a_load(rows: int, vectors: int, registers: int) -> float:

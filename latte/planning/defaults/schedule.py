@@ -282,8 +282,8 @@ class PhaseSchedule:
 
 
 def _lanes_differ(own: Trials, path: Path) -> bool:
-    """Whether of the rows in the loop at ``path`` some can become lanes, and others cannot, as of the place of a
-    maximum: lanes along the loop around, the only ones for all of them, would gather."""
+    """Whether of the rows in the loop at ``path`` some can become lanes, and others cannot, as of a
+    recurrence: lanes along the loop around, the only ones for all of them, would gather."""
     every, width = facts(own.nests[0], own.program.buffers), own.target.simd_width
     rows = []
     for number, loop in enumerate(every):

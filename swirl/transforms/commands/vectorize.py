@@ -20,13 +20,13 @@ from swirl.transforms.command import command
 from swirl.transforms.rewrites.checked import lane_conflict
 from swirl.transforms.rewrites.reductions import with_partials
 from swirl.transforms.rewrites.refusals import WayOut, in_current, refuse
-from swirl.transforms.rewrites.scalar_replacement import localize_reductions
+from swirl.transforms.rewrites.scalar_replacement import localize_reductions, localize_winners
 from swirl.transforms.rewrites.sink import sink
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
 from swirl.transforms.rewrites.strides import memory_stride
 from swirl.transforms.rewrites.strips import strip
 from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest_of, others, step, tried
-from swirl.transforms.rewrites.winners import winners_over, with_lane_winners
+from swirl.transforms.rewrites.winners import winners_over, with_lane_winners, with_named_conditions
 
 
 @command()
@@ -40,7 +40,8 @@ def vectorize(
     nest: NestName | None = None,
 ) -> Program:
     """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
-    each lane, and so does a maximum or minimum of which the place is kept.
+    each lane. So does a maximum or minimum of which the place is kept: ``if x[k] > best: best = x[k]; place = k``, or
+    the same with a named condition (``better: bool = x[k] > best``, then ``best = x[k] if better else best``).
 
     rewrite (factor = 16):
         for w in range(56):                 for w in range(0, 56, 16):
@@ -110,6 +111,7 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
     loop = loop_of(loop_at(program, site))
     program, site = localize_reductions(program, site)
+    program, site = localize_winners(with_named_conditions(program, site), site)
     winners = [one for one in winners_over(program.nests[site.nest].body, site.path) if one.of_locals]
     lane = inner_name(program, site, f"{loop.var}_lane")
     program, inside, _ = strip(program, site, factor, lane, "vector")

@@ -185,30 +185,46 @@ def _assigns_first(node: ast.stmt, text: str) -> bool:
 
 
 def localize_reductions(program: Program, site: Site) -> tuple[Program, Site]:
-    """Targets in buffers of the reductions over the loop at ``site``, and of the winners that it finds, become locals;
-    the site may move down."""
-    body = program.nests[site.nest].body
-    targets = [reduction.target for reduction in reductions_over(body, site.path)]
-    targets += [target for winner in winners_over(body, site.path) for target in winner.targets]
-    for target in targets:
-        name, text = name_of(target), unparse(target)
-        if name not in program.buffers:
-            continue
-        marked = with_mark(program, site, "partials")
-        nest = marked.nests[site.nest]
-        around = (
-            candidate
-            for candidate in candidates(program, nest, name)
-            if candidate.text == text and site.path[: len(candidate.parent)] == candidate.parent
-        )
-        found = next(around, None) or over_statement(program, nest, site.path, text)
-        if isinstance(found, Obstacle):
+    """Targets in buffers of the reductions over the loop at ``site`` become locals; the site may move
+    down."""
+    for reduction in reductions_over(program.nests[site.nest].body, site.path):
+        found = _localized(program, site, reduction.target)
+        if found is None:
             raise refuse(
-                f"{text} is accumulated over the loop, but something else may touch it",
-                nest,
+                f"{reduction.text} is accumulated over the loop, but something else may touch it",
+                program.nests[site.nest],
                 site.path,
                 "asked for partial results",
             )
-        program = marked.with_nest(site.nest, _replace(program, nest, found))
-        site = take_mark(program, "partials")
+        program, site = found
     return program, site
+
+
+def localize_winners(program: Program, site: Site) -> tuple[Program, Site]:
+    """Targets in buffers of the winners that the loop at ``site`` finds become locals, where nothing else may touch
+    them; the site may move down."""
+    for winner in winners_over(program.nests[site.nest].body, site.path):
+        for target in winner.targets:
+            program, site = _localized(program, site, target) or (program, site)
+    return program, site
+
+
+def _localized(program: Program, site: Site, target: ast.expr) -> tuple[Program, Site] | None:
+    """The program in which the target of a loop is a local, and where the loop is now; None where something else may
+    touch the element."""
+    name, text = name_of(target), unparse(target)
+    if name not in program.buffers:
+        return program, site
+    marked = with_mark(program, site, "partials")
+    nest = marked.nests[site.nest]
+    around = (
+        candidate
+        for candidate in candidates(program, nest, name)
+        if candidate.text == text and site.path[: len(candidate.parent)] == candidate.parent
+    )
+    found = next(around, None) or over_statement(program, nest, site.path, text)
+    if isinstance(found, Obstacle):
+        take_mark(marked, "partials")
+        return None
+    program = marked.with_nest(site.nest, _replace(program, nest, found))
+    return program, take_mark(program, "partials")

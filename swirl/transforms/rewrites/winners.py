@@ -4,7 +4,7 @@ own iterations; the lanes are compared after the loop, all spelled out as statem
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swirl.ir.nest import (
@@ -19,6 +19,7 @@ from swirl.ir.nest import (
     loop_of,
     names_in,
     reference,
+    substitute,
     variable_of,
     with_inner,
 )
@@ -28,7 +29,13 @@ from swirl.ir.trees import Transformer, as_target, as_value, name_of, nodes, tar
 from swirl.transforms.rewrites.reductions import declared_type
 from swirl.transforms.rewrites.sites import Site, taken_names
 
-ORDERS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
+MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Gt: ast.Lt,
+    ast.Lt: ast.Gt,
+    ast.GtE: ast.LtE,
+    ast.LtE: ast.GtE,
+}
+"""Comparisons that choose, each with the one that its sides exchanged make of it."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +50,19 @@ class Winner:
         better: the name of the condition.
         order: the comparison of a candidate with the best one so far.
         with_nan: whether a candidate that is not a number is better than all.
-        value: the best candidate so far; one element for all iterations, as are the others.
-        place: its iteration.
-        others: what else is kept of it, and does not change in the loop.
+        value: the best candidate so far; one element for all iterations, as are other targets.
+        others: what else is kept of that iteration: sums and the like of its number and of what is the same in all.
     """
 
     better: str
-    order: ast.cmpop
+    order: type[ast.cmpop]
     with_nan: bool
     value: ast.expr
-    place: ast.expr
     others: Sequence[ast.Assign]
 
     @property
     def targets(self) -> list[ast.expr]:
-        return [self.value, self.place, *(each.targets[0] for each in self.others)]
+        return [self.value, *(each.targets[0] for each in self.others)]
 
     @property
     def of_locals(self) -> bool:
@@ -71,41 +76,47 @@ def winners_over(body: list[ast.stmt], path: Path) -> list[Winner]:
     assert isinstance(node, ast.For)
     if constant(loop_of(node).start) is None:
         return []
-    conditions = [s for s in node.body if isinstance(s, ast.AnnAssign) and s.value is not None]
-    return [found for condition in conditions if (found := _winner(node, condition)) is not None]
+    return [found for place in range(len(node.body)) if (found := _winner(node, place)) is not None]
 
 
-def _winner(node: ast.For, condition: ast.AnnAssign) -> Winner | None:
-    better, own = name_of(condition.target), variable_of(node)
-    choices = list(_choices(node.body, better))
-    changing = {own, *(name_of(target) for target in targets_in([node], declared=True))}
-    places = [one for one in choices if unparse(_chosen(one)) == own]
+def _winner(node: ast.For, place: int) -> Winner | None:
+    """The winner of the condition that a statement of the loop declares."""
+    condition, own = node.body[place], variable_of(node)
+    if not isinstance(condition, ast.AnnAssign) or condition.value is None:
+        return None
+    better = name_of(condition.target)
+    choices = [one for one in node.body if isinstance(one, ast.Assign) and _is_choice(one, better)]
     tests = [(one, test) for one in choices if (test := _test(condition.value, one)) is not None]
-    if len(places) != 1 or len(tests) != 1 or places[0] is tests[0][0]:
+    if len(tests) != 1:
         return None
-    (place,), ((value, (order, with_nan)),) = places, tests
-    others = [one for one in choices if one is not place and one is not value]
-    if any(
-        names_in(_chosen(one)) & changing or not isinstance(_chosen(one), (ast.Name, ast.Constant)) for one in others
-    ):
-        return None
-    found = Winner(better, order, with_nan, value.targets[0], place.targets[0], others)
+    ((value, (order, with_nan)),) = tests
+    others = [one for one in choices if one is not value]
+    changing = {name_of(target) for target in targets_in([node], declared=True)}
+    found = Winner(better, order, with_nan, value.targets[0], others)
+    between = targets_in([one for one in node.body[place + 1 : node.body.index(value)] if one not in choices])
     uses = [part.id for part in nodes(node) if isinstance(part, ast.Name)]
-    alone = uses.count(better) == 1 + len(choices) and all(
-        not names_in(target) & (changing - {name_of(target)})
-        and uses.count(name_of(target)) == (3 if target is found.value else 2)
-        for target in found.targets
+    alone = (
+        uses.count(better) == 1 + len(choices)
+        and not {name_of(target) for target in between} & names_in(_chosen(value))
+        and all(_is_known(_chosen(one), changing) for one in others)
+        and all(
+            not names_in(target) & ({own, *changing} - {name_of(target)})
+            and uses.count(name_of(target)) == (3 if target is found.value else 2)
+            for target in found.targets
+        )
     )
     return found if alone else None
 
 
-def _choices(body: Sequence[ast.stmt], better: str) -> Iterator[ast.Assign]:
-    """The statements ``target = e if better else target``."""
-    for statement in body:
-        match statement:
-            case ast.Assign([target], ast.IfExp(ast.Name(name), _, kept)) if name == better:
-                if unparse(kept) == unparse(target):
-                    yield statement
+def _is_choice(statement: ast.Assign, better: str) -> bool:
+    """Whether it is ``target = e if better else target``."""
+    value = statement.value
+    return (
+        isinstance(value, ast.IfExp)
+        and isinstance(value.test, ast.Name)
+        and value.test.id == better
+        and unparse(value.orelse) == unparse(statement.targets[0])
+    )
 
 
 def _chosen(choice: ast.Assign) -> ast.expr:
@@ -114,17 +125,49 @@ def _chosen(choice: ast.Assign) -> ast.expr:
     return choice.value.body
 
 
-def _test(test: ast.expr | None, choice: ast.Assign) -> tuple[ast.cmpop, bool] | None:
+def _is_known(value: ast.expr, changing: set[str]) -> bool:
+    """Whether a value follows from the number of the iteration."""
+    known = (ast.Name, ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context)
+    parts = [part for part in nodes(value) if not isinstance(part, known)]
+    converted = all(isinstance(part, ast.Call) and unparse(part.func) in ("int32", "float32") for part in parts)
+    return converted and not names_in(value) & changing
+
+
+def _test(test: ast.expr, choice: ast.Assign) -> tuple[type[ast.cmpop], bool] | None:
     """How a condition compares what a choice takes with what it has; and whether it holds for what is not a number."""
     candidate, kept = unparse(_chosen(choice)), unparse(choice.targets[0])
-    nan = f"{candidate} != {candidate}"
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
-    match parts:
-        case [ast.Compare(left, [order], [right]), *rest] if isinstance(order, ORDERS):
-            known = [unparse(part) for part in rest if part is not None]
-            if unparse(left) == candidate and unparse(right) == kept and known in ([], [nan]):
-                return order, bool(known)
+    compared = [part for part in parts if unparse(part) != f"{candidate} != {candidate}"]
+    if len(parts) - len(compared) > 1:
+        return None
+    match compared:
+        case [ast.Compare(left, [order], [right])] if type(order) in MIRRORED:
+            sides = unparse(left), unparse(right)
+            for found, wanted in ((type(order), (candidate, kept)), (MIRRORED[type(order)], (kept, candidate))):
+                if sides == wanted:
+                    return found, len(parts) > 1
     return None
+
+
+def with_named_conditions(program: Program, site: Site) -> Program:
+    """Where the loop at ``site`` finds winners by ``if candidate > value: …``, the conditions have names."""
+    nest, result = program.nests[site.nest], program
+    loop = at(nest.body, site.path)
+    assert isinstance(loop, ast.For)
+    for statement in loop.body:
+        if not isinstance(statement, ast.If) or statement.orelse:
+            continue
+        body = result.nests[site.nest].body
+        node = at(body, site.path)
+        assert isinstance(node, ast.For)
+        better = fresh("better", taken_names(result, [result.nests[site.nest]]))
+        choices = [_choice(s.targets[0], expr(better), s.value) for s in statement.body if isinstance(s, ast.Assign)]
+        named = [declare(better, LocalType("bool"), clone(statement.test)), *choices]
+        new = [n for s in node.body for n in (named if s is statement else [s])]
+        body = replace_at(body, site.path, [with_inner(node, new)])
+        if len(choices) == len(statement.body) and any(w.better == better for w in winners_over(body, site.path)):
+            result = result.with_nest(site.nest, result.nests[site.nest].with_body(body))
+    return result
 
 
 # --- in lanes ---------------------------------------------------------------------------------------------------
@@ -146,15 +189,15 @@ def with_lane_winners(program: Program, site: Site, found: Winner, count: int) -
     taken = taken_names(program, [nest])
     lanes = _Lanes(
         found,
+        loop_of(counting).var,
         variable_of(inside),
         fresh(f"{name_of(found.value)}_lanes", taken),
-        fresh(f"{name_of(found.place)}_lanes", taken),
+        fresh(f"{loop_of(counting).var}_lanes", taken),
         declared_type(nest.body, outer, name_of(found.value)).dtype,
         count,
         start - 1,
     )
-    dropped = {unparse(other) for other in found.others}
-    kept = [lanes.visit(clone(s)) for s in inside.body if unparse(s) not in dropped]
+    kept = [new for s in inside.body for new in lanes.in_lanes(s)]
     body = replace_at(nest.body, site.path, [with_inner(inside, kept)])
     before, after = lanes.before(), lanes.after(taken)
     body = replace_at(body, outer, [*before, at(body, outer), *after])
@@ -168,23 +211,32 @@ class _Lanes(Transformer):
 
     Args:
         found: the winner.
+        var: the loop, which counts vectors.
         lane: the variable of the vector loop.
-        value, place: the names of the arrays.
+        value, place: the names of the arrays: best candidates, and their iterations.
         dtype: of candidates.
         count: of lanes.
         nobody: a place that no iteration has.
     """
 
-    def __init__(self, found: Winner, lane: str, value: str, place: str, dtype: str, count: int, nobody: int):
-        self.found, self.lane, self.dtype, self.count, self.nobody = found, lane, dtype, count, nobody
+    def __init__(self, found: Winner, var: str, lane: str, value: str, place: str, dtype: str, count: int, nobody: int):
+        self.found, self.var, self.lane, self.dtype, self.count, self.nobody = found, var, lane, dtype, count, nobody
         self.value, self.place = value, place
-        self._arrays = {unparse(found.value): value, unparse(found.place): place}
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        array = self._arrays.get(node.id)
-        if array is None:
+        if node.id != name_of(self.found.value):
             return node
-        return reference(array, [ast.Name(self.lane, ast.Load())], isinstance(node.ctx, ast.Store))
+        return reference(self.value, [ast.Name(self.lane, ast.Load())], isinstance(node.ctx, ast.Store))
+
+    def in_lanes(self, statement: ast.stmt) -> list[ast.stmt]:
+        """A statement of the loop: choices are of candidates and their places alone."""
+        if not isinstance(statement, ast.Assign) or not _is_choice(statement, self.found.better):
+            return [self.visit(clone(statement))]
+        if unparse(statement.targets[0]) != unparse(self.found.value):
+            return []
+        here = reference(self.place, [ast.Name(self.lane, ast.Load())])
+        now = expr("k + l", k=self.var, l=self.lane)
+        return [_choice(here, expr(self.found.better), now), self.visit(clone(statement))]
 
     def before(self) -> list[ast.stmt]:
         """All lanes have the best value from before the loop, which is of none of its iterations."""
@@ -197,38 +249,39 @@ class _Lanes(Transformer):
         ]
 
     def after(self, taken: set[str]) -> list[ast.stmt]:
-        """One lane after the other is compared with another one; what wins is kept, if a candidate did."""
+        """One half of the lanes is compared with the other one, until one is left; what it has is kept, if a candidate
+        has won."""
         result: list[ast.stmt] = []
         half = self.count // 2
         while half:
             result.append(self._compared(half, taken))
             half //= 2
-        won = expr("place[0] != nobody", place=self.place, nobody=self.nobody)
-        first = reference(self.place, [ast.Constant(0)])
-        result += [_choice(other.targets[0], won, _chosen(other)) for other in self.found.others]
-        result.append(_choice(self.found.place, won, first))
-        result.append(ast.Assign([as_target(self.found.value)], reference(self.value, [ast.Constant(0)])))
-        return result
+        place = reference(self.place, [ast.Constant(0)])
+        won = expr("place != nobody", place=place, nobody=self.nobody)
+        for other in self.found.others:
+            assert isinstance(other.value, ast.IfExp)
+            result.append(_choice(other.targets[0], won, substitute(other.value.body, {self.var: place})))
+        return [*result, ast.Assign([as_target(self.found.value)], reference(self.value, [ast.Constant(0)]))]
 
     def _compared(self, half: int, taken: set[str]) -> ast.stmt:
         """The winner of a lane and of the one ``half`` further. Of equal candidates the first or the last one wins, as
         in the loop; of those that are not numbers the last one."""
-        own, other = (expr("v[l]", v=self.value, l=self.lane), expr("v[l + h]", v=self.value, l=self.lane, h=half))
-        places: dict[str, ast.expr | str | int] = {"p": self.place, "l": self.lane, "h": half}
-        a, b, later, wins = (fresh(name, taken) for name in ("own", "other", "later", "wins"))
-        strict = isinstance(self.found.order, (ast.Gt, ast.Lt))
-        greater = isinstance(self.found.order, (ast.Gt, ast.GtE))
-        test = f"b {'>' if greater else '<'} a or (b == a and {'not later' if strict else 'later'})"
+        values = [expr("v[l + d]", v=self.value, l=self.lane, d=distance) for distance in (0, half)]
+        places = [expr("p[l + d]", p=self.place, l=self.lane, d=distance) for distance in (0, half)]
+        values[0], places[0] = expr("v[l]", v=self.value, l=self.lane), expr("p[l]", p=self.place, l=self.lane)
+        names = {name: fresh(name, taken) for name in ("own", "other", "later", "wins")}
+        greater, strict = self.found.order in (ast.Gt, ast.GtE), self.found.order in (ast.Gt, ast.Lt)
+        test = f"other {'>' if greater else '<'} own or (other == own and {'not later' if strict else 'later'})"
         if self.found.with_nan:
-            test += " or (b != b and (a == a or later))"
+            test += " or (other != other and (own == own or later))"
         return self._over(
             half,
-            declare(a, LocalType(self.dtype), own),
-            declare(b, LocalType(self.dtype), other),
-            declare(later, LocalType("bool"), expr("p[l + h] > p[l]", **places)),
-            declare(wins, LocalType("bool"), expr(test, a=a, b=b, later=later)),
-            _choice(expr("p[l]", **places), expr(wins), expr("p[l + h]", **places)),
-            ast.Assign([as_target(own)], expr("b if wins else a", a=a, b=b, wins=wins)),
+            declare(names["own"], LocalType(self.dtype), values[0]),
+            declare(names["other"], LocalType(self.dtype), values[1]),
+            declare(names["later"], LocalType("bool"), ast.Compare(places[1], [ast.Gt()], [places[0]])),
+            declare(names["wins"], LocalType("bool"), expr(test, **names)),
+            _choice(places[0], expr(names["wins"]), places[1]),
+            ast.Assign([as_target(values[0])], expr("other if wins else own", **names)),
         )
 
     def _over(self, count: int, *statements: ast.stmt) -> ast.stmt:
