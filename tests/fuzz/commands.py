@@ -58,6 +58,8 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("reindex", "fuse_layers", "parallelize"),
     ("tile_loop", "fuse", "contract", "unroll_and_jam"),
     ("split", "fuse_layers", "contract", "vectorize"),
+    ("vectorize", "unroll_and_jam", "parallelize"),
+    ("vectorize", "scalar_replace", "unroll"),
 )
 """Names of commands that go well together; further ones are drawn."""
 
@@ -74,6 +76,7 @@ NESTS = {
     "privatize": "scatter",
     "reverse": "counts",
     "scalar_replace": "counts",
+    "vectorize": "winner",
 }
 """The first command of a recipe → nests that it is for, see :data:`tests.fuzz.shapes.SHAPES`."""
 JOINING = {"fuse_layers", "inline", "contract"}

@@ -23,6 +23,7 @@ SHAPES = (
     "whole",
     "counts",
     "met",
+    "winner",
 )
 
 Made = tuple[list[str], dict[str, tuple[int, ...]]]
@@ -356,3 +357,26 @@ class Shapes:
             body[-1:] = ["if x[i, j] > 0.0:", f"    {body[-1]}"]
         side = (self.rows, self.columns)
         return self.two(body, *side), {"x": side, "y": (self.rows, 2 * self.columns), "w": (self.columns,)}
+
+    def winner(self) -> Made:
+        """The best of a row and its place; what is compared may change before it is kept, or afterwards."""
+        local = self.flip()
+        candidate = "t" if local else self.pick(("x[i, j]", "x[i, j] * w[j]"))
+        sides = f"{candidate} {self.pick(('>', '<', '>=', '<='))} z[i]"
+        if self.flip():
+            sides = f"z[i] {self.pick(('>', '<', '>=', '<='))} {candidate}"
+        test = self.pick((sides, f"{sides} or {candidate} != {candidate}"))
+        kept = [("z[i]", candidate)]
+        place = self.pick(("j", "2 * j + i", "i", "j % 3"))
+        kept += [("p[i]", place)] if self.pick((True, True, False)) else []
+        between = self.pick(([], [], [], ["t = t * 0.5" if local else "w[j] = w[j] * 0.5"]))
+        if self.flip():
+            choices = [f"    {target} = {value}" for target, value in kept]
+            body = [f"if {test}:", *choices, *between]
+        else:
+            choices = [f"{target} = {value} if better else {target}" for target, value in kept[:: self.pick((1, -1))]]
+            body = [f"better: bool = {test}", *choices[:1], *between, *choices[1:]]
+        body = [*(["t: float32 = x[i, j] + 0.5"] if local else []), *body, *(["s[i] += w[j]"] if self.flip() else [])]
+        lines = self.two(body, self.rows, self.columns)
+        rows, columns = (self.rows,), (self.columns,)
+        return lines, {"x": (*rows, *columns), "w": columns, "z": rows, "p": rows, "s": rows}
