@@ -226,7 +226,7 @@ class _Lanes(Transformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id != name_of(self.found.value):
             return node
-        return reference(self.value, [ast.Name(self.lane, ast.Load())], isinstance(node.ctx, ast.Store))
+        return self._of_lane(self.value, store=isinstance(node.ctx, ast.Store))
 
     def in_lanes(self, statement: ast.stmt) -> list[ast.stmt]:
         """A statement of the loop: choices are of candidates and their places alone."""
@@ -234,18 +234,17 @@ class _Lanes(Transformer):
             return [self.visit(clone(statement))]
         if unparse(statement.targets[0]) != unparse(self.found.value):
             return []
-        here = reference(self.place, [ast.Name(self.lane, ast.Load())])
         now = expr("k + l", k=self.var, l=self.lane)
-        return [_choice(here, expr(self.found.better), now), self.visit(clone(statement))]
+        return [_choice(self._of_lane(self.place), expr(self.found.better), now), self.visit(clone(statement))]
 
     def before(self) -> list[ast.stmt]:
         """All lanes have the best value from before the loop, which is of none of its iterations."""
-        lane = ast.Name(self.lane, ast.Load())
+        best, nobody = as_value(self.found.value), expr(self.nobody)
         return [
             declare(self.value, LocalType(self.dtype, (self.count,))),
-            self._over(self.count, ast.Assign([reference(self.value, [lane], True)], as_value(self.found.value))),
+            self._over(self.count, ast.Assign([self._of_lane(self.value, store=True)], best)),
             declare(self.place, LocalType("int32", (self.count,))),
-            self._over(self.count, ast.Assign([reference(self.place, [lane], True)], expr(self.nobody))),
+            self._over(self.count, ast.Assign([self._of_lane(self.place, store=True)], nobody)),
         ]
 
     def after(self, taken: set[str]) -> list[ast.stmt]:
@@ -266,9 +265,7 @@ class _Lanes(Transformer):
     def _compared(self, half: int, taken: set[str]) -> ast.stmt:
         """The winner of a lane and of the one ``half`` further. Of equal candidates the first or the last one wins, as
         in the loop; of those that are not numbers the last one."""
-        values = [expr("v[l + d]", v=self.value, l=self.lane, d=distance) for distance in (0, half)]
-        places = [expr("p[l + d]", p=self.place, l=self.lane, d=distance) for distance in (0, half)]
-        values[0], places[0] = expr("v[l]", v=self.value, l=self.lane), expr("p[l]", p=self.place, l=self.lane)
+        values, places = ([self._of_lane(name), self._of_lane(name, half)] for name in (self.value, self.place))
         names = {name: fresh(name, taken) for name in ("own", "other", "later", "wins")}
         greater, strict = self.found.order in (ast.Gt, ast.GtE), self.found.order in (ast.Gt, ast.Lt)
         test = f"other {'>' if greater else '<'} own or (other == own and {'not later' if strict else 'later'})"
@@ -283,6 +280,11 @@ class _Lanes(Transformer):
             _choice(places[0], expr(names["wins"]), places[1]),
             ast.Assign([as_target(values[0])], expr("other if wins else own", **names)),
         )
+
+    def _of_lane(self, array: str, further: int = 0, *, store: bool = False) -> ast.Subscript:
+        """The element of an array that a lane has, or one so many lanes further."""
+        lane = expr("l + d", l=self.lane, d=further) if further else ast.Name(self.lane, ast.Load())
+        return reference(array, [lane], store)
 
     def _over(self, count: int, *statements: ast.stmt) -> ast.stmt:
         return for_loop(self.lane, count, list(statements), kind="vector")
