@@ -146,7 +146,7 @@ class Executable:
                 way_out = f"{owner.fields()['value'].dtype} has no gradient: float32 has"
             elif field == "grad" and not wanted:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
-            elif field.startswith("grad") and of in owner.fields():
+            elif field.startswith("grad_") and of in owner.fields() or field == "grad" and self.graph.readers(owner):
                 way_out = f"nothing with a gradient is computed from {name}.{of}: the loss does not change with it"
             raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]
