@@ -889,6 +889,15 @@ def test_the_place_of_a_maximum_is_found_in_lanes(target: str) -> None:
     assert not any("distribute" in text or "d_1" in text for text in forward), forward
 
 
+def test_the_place_of_a_short_maximum_is_not() -> None:
+    """Lanes along the three taps of a window, in the pixels at the borders, took three times as long."""
+    net = Net(2, seed=1)
+    layer = MaxPoolingLayer(net, MemoryDataLayer(net, (2, 56, 56)), kernel=3, stride=2, pad=1)
+    for target in ("avx512", "avx2"):
+        lanes = [text for text in applied_in("forward", net, layer, target) if text.startswith("vectorize")]
+        assert lanes and all(re.match(r"vectorize\('forward', 'x", text) for text in lanes), lanes
+
+
 @pytest.mark.parametrize("target", ["avx512", "avx2"])
 def test_a_copied_panel_of_a_turned_operand_is_stored_in_whole_vectors(target: str) -> None:
     """Forward of 1024 items, 128 to 4096, took ten times as long: the copy was as the weights are, with scatters."""

@@ -19,6 +19,7 @@ from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import statements_of
 from swirl.loop_facts import NEAR, LoopFacts, contractions, moves, perfect_chain, stride
+from swirl.transforms.rewrites.winners import finds_winners
 
 WORTH_SHARING = 2**14
 """Statements that run from which on threads share a loop."""
@@ -199,6 +200,8 @@ class NestSchedule:
             return False
         gathers_few = found.far > 0 and found.trips * SPARSE <= self.width
         pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
+        if found.trips < self.width and finds_winners(found.nest, found.path):
+            return False  # to compare the lanes takes as long as all iterations
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
     def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, float, int, int, int]:

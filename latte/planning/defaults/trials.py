@@ -137,8 +137,10 @@ class Trials:
         return True
 
     def told(self, name: str, *arguments: Any, **options: Any) -> None:
-        """Note why a command is refused that nothing takes the place of."""
-        self.s.apply(self._recorded(step("", name, *arguments, **options, optional=True)))
+        """Note why a command is refused that nothing takes the place of; one that was left out for another reason is
+        not."""
+        if not self.scratch().apply("", name, *arguments, **options):
+            self.s.apply(self._recorded(step("", name, *arguments, **options, optional=True)))
 
     def tile(self, why: str, buffer: str, dim: int, factor: int) -> bool:
         """Block a dimension of a buffer that this layer lays out; as :meth:`apply`."""

@@ -22,7 +22,7 @@ from swirl.transforms.rewrites.reductions import with_partials
 from swirl.transforms.rewrites.refusals import WayOut, in_current, refuse
 from swirl.transforms.rewrites.scalar_replacement import localize_reductions, localize_winners
 from swirl.transforms.rewrites.sink import sink
-from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each
+from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each, taken_names
 from swirl.transforms.rewrites.strides import memory_stride
 from swirl.transforms.rewrites.strips import strip
 from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest_of, others, step, tried
@@ -111,7 +111,8 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
 def _lanes(program: Program, site: Site, factor: int) -> Program:
     loop = loop_of(loop_at(program, site))
     program, site = localize_reductions(program, site)
-    program, site = localize_winners(with_named_conditions(program, site), site)
+    named = with_named_conditions(program.nests[site.nest], site.path, taken_names(program))
+    program, site = localize_winners(program.with_nest(site.nest, named), site)
     winners = [one for one in winners_over(program.nests[site.nest].body, site.path) if one.of_locals]
     lane = inner_name(program, site, f"{loop.var}_lane")
     program, inside, _ = strip(program, site, factor, lane, "vector")

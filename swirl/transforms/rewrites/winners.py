@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from swirl.ir.nest import (
     LocalType,
+    Nest,
     Program,
     clone,
     constant,
@@ -149,25 +150,30 @@ def _test(test: ast.expr, choice: ast.Assign) -> tuple[type[ast.cmpop], bool] | 
     return None
 
 
-def with_named_conditions(program: Program, site: Site) -> Program:
-    """Where the loop at ``site`` finds winners by ``if candidate > value: …``, the conditions have names."""
-    nest, result = program.nests[site.nest], program
-    loop = at(nest.body, site.path)
+def with_named_conditions(nest: Nest, path: Path, taken: set[str]) -> Nest:
+    """Where the loop at ``path`` finds winners by ``if candidate > value: …``, the conditions have names."""
+    loop, body = at(nest.body, path), list(nest.body)
     assert isinstance(loop, ast.For)
     for statement in loop.body:
         if not isinstance(statement, ast.If) or statement.orelse:
             continue
-        body = result.nests[site.nest].body
-        node = at(body, site.path)
+        node = at(body, path)
         assert isinstance(node, ast.For)
-        better = fresh("better", taken_names(result, [result.nests[site.nest]]))
+        better = fresh("better", taken)
         choices = [_choice(s.targets[0], expr(better), s.value) for s in statement.body if isinstance(s, ast.Assign)]
         named = [declare(better, LocalType("bool"), clone(statement.test)), *choices]
-        new = [n for s in node.body for n in (named if s is statement else [s])]
-        body = replace_at(body, site.path, [with_inner(node, new)])
-        if len(choices) == len(statement.body) and any(w.better == better for w in winners_over(body, site.path)):
-            result = result.with_nest(site.nest, result.nests[site.nest].with_body(body))
-    return result
+        new = replace_at(
+            body, path, [with_inner(node, [n for s in node.body for n in (named if s is statement else [s])])]
+        )
+        if len(choices) == len(statement.body) and any(w.better == better for w in winners_over(new, path)):
+            body = new
+            taken = {*taken, better}
+    return nest.with_body(body)
+
+
+def finds_winners(nest: Nest, path: Path) -> bool:
+    """Whether lanes along the loop at ``path`` would be compared after it."""
+    return bool(winners_over(with_named_conditions(nest, path, names_in(nest.function)).body, path))
 
 
 # --- in lanes ---------------------------------------------------------------------------------------------------
