@@ -35,6 +35,10 @@ MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
 
 
+COMPARED = 10
+"""Iterations of a maximum whose place is kept that take as long as comparing lanes does."""
+
+
 class NestSchedule:
     """Writes the commands of one nest.
 
@@ -200,8 +204,8 @@ class NestSchedule:
             return False
         gathers_few = found.far > 0 and found.trips * SPARSE <= self.width
         pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
-        if found.trips < self.width and finds_winners(found.nest, found.path):
-            return False  # to compare the lanes takes as long as all iterations
+        if found.trips < COMPARED and finds_winners(found.nest, found.path):
+            return False
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
 
     def _rank(self, found: LoopFacts) -> tuple[bool, float, bool, int, float, int, int, int]:
