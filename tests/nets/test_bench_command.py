@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import latte
 from latte.explain.facts import CommandFact
-from latte.tools.bench import alternate, command, convolution, layers, plots, shipped_layers, steps
+from latte.tools.bench import alternate, command, convolution, layers, plots, shipped_layers, steps, targets
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared, write_data
 from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
@@ -259,6 +259,7 @@ def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
         (steps.main, ["--shape", "0", "8", "16", "8"]),
         (convolution.main, ["--rounds", "0"]),
         (layers.main, ["--repeat", "0"]),
+        (targets.main, ["--batch", "0"]),
     ],
 )
 def test_numbers_below_one_are_refused(command: click.Command, arguments: list[str]) -> None:

@@ -33,8 +33,6 @@ SEVERAL = 8
 """Bytes that only one thread reads, beside those that all of them read, from which on these cost little."""
 MOVED = 2
 """Loops that are tried as the outermost one: the longest."""
-
-
 COMPARED = 10
 """Iterations of a maximum whose place is kept that take as long as comparing lanes does."""
 

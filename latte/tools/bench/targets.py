@@ -15,22 +15,26 @@ from rich.table import Table
 from latte.net import Net
 from latte.tools.bench.digits import digits_net, random_batch
 from latte.tools.bench.report import machine, report_console, spread
+from latte.tools.net_files import AtLeastOne, plain_errors
 
 Times = dict[tuple[str, str], list[float]]
 
 
 @click.command()
-@click.option("--batch", default=64, show_default=True, help="Items in a batch.")
-@click.option("--shape", nargs=3, type=int, default=(1, 8, 8), show_default=True, help="Channels, height, width.")
+@click.option("--batch", type=AtLeastOne, default=64, show_default=True, help="Items in a batch.")
+@click.option(
+    "--shape", nargs=3, type=AtLeastOne, default=(1, 8, 8), show_default=True, help="Channels, height, width."
+)
 @click.option(
     "--filters",
     multiple=True,
-    type=int,
+    type=AtLeastOne,
     default=(32, 64),
     show_default=True,
     help="Filters, a convolution each.",
 )
-@click.option("--repeat", default=30, show_default=True, help="Training steps measured on each side.")
+@click.option("--repeat", type=AtLeastOne, default=30, show_default=True, help="Training steps measured on each side.")
+@plain_errors()
 def main(batch: int, shape: tuple[int, int, int], filters: tuple[int, ...], repeat: int) -> None:
     """Time every layer and phase of the digits net on the best target and on the portable one."""
     nets = {name: digits_net(batch, shape=shape, filters=filters) for name in ("best", "portable")}

@@ -152,28 +152,29 @@ def _test(test: ast.expr, choice: ast.Assign) -> tuple[type[ast.cmpop], bool] | 
 
 def with_named_conditions(nest: Nest, path: Path, taken: set[str]) -> Nest:
     """Where the loop at ``path`` finds winners by ``if candidate > value: …``, the conditions have names."""
-    loop, body = at(nest.body, path), list(nest.body)
+    loop = at(nest.body, path)
     assert isinstance(loop, ast.For)
     for statement in loop.body:
-        if not isinstance(statement, ast.If) or statement.orelse:
-            continue
-        node = at(body, path)
-        assert isinstance(node, ast.For)
-        better = fresh("better", taken)
-        choices = [_choice(s.targets[0], expr(better), s.value) for s in statement.body if isinstance(s, ast.Assign)]
-        named = [declare(better, LocalType("bool"), clone(statement.test)), *choices]
-        new = replace_at(
-            body, path, [with_inner(node, [n for s in node.body for n in (named if s is statement else [s])])]
-        )
-        if len(choices) == len(statement.body) and any(w.better == better for w in winners_over(new, path)):
-            body = new
-            taken = {*taken, better}
-    return nest.with_body(body)
+        if isinstance(statement, ast.If) and not statement.orelse:
+            nest = _with_named_condition(nest, path, statement, fresh("better", {*taken, *nest.names}))
+    return nest
+
+
+def _with_named_condition(nest: Nest, path: Path, statement: ast.If, better: str) -> Nest:
+    """The nest in which a condition is called ``better``; as it was where that finds no winner."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    choices = [_choice(s.targets[0], expr(better), s.value) for s in statement.body if isinstance(s, ast.Assign)]
+    named = [declare(better, LocalType("bool"), clone(statement.test)), *choices]
+    replaced = [n for s in node.body for n in (named if s is statement else [s])]
+    body = replace_at(nest.body, path, [with_inner(node, replaced)])
+    finds = len(choices) == len(statement.body) and any(w.better == better for w in winners_over(body, path))
+    return nest.with_body(body) if finds else nest
 
 
 def finds_winners(nest: Nest, path: Path) -> bool:
     """Whether lanes along the loop at ``path`` would be compared after it."""
-    return bool(winners_over(with_named_conditions(nest, path, names_in(nest.function)).body, path))
+    return bool(winners_over(with_named_conditions(nest, path, set()).body, path))
 
 
 # --- in lanes ---------------------------------------------------------------------------------------------------
