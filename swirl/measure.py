@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from statistics import median
 from time import perf_counter
@@ -12,12 +13,13 @@ import numpy as np
 
 from swirl.jit import Kernel, build, load
 from swirl.memory import allocate
-from swirl.runner import Runner
+from swirl.runner import Phase, Runner
 from swirl.target import Target
 from swirl.translation_unit import TranslationUnit
 
 STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
 READ_BYTES = 128 * 1024 * 1024  # more than a last-level cache of these machines holds
+LEVEL2, LEVEL3 = 0.5, 2  # level-2 caches whose bytes a thread reads, again and again, from that level
 
 Step = tuple[Kernel, Sequence[np.ndarray]]
 
@@ -67,24 +69,44 @@ class Limits:
     """
 
     def __init__(self, target: Target, runner: Runner):
-        self.runner = runner
-        lanes = target.simd_width if target.isa_flags else 4  # available on every processor of the portable target
-        count = READ_BYTES // (4 * lanes)
-        source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text()
-        text = f"#define LANES {lanes}\n#define ROUNDS {STEPS}L\n#define COUNT {count}L\n{source}"
-        names = ("swirl_multiply_add", "swirl_read")
-        built = build([TranslationUnit(name, text) for name in names], target)
-        multiply_add, read = (load(found) for found in built)
-        sizes = {"out": runner.threads * lanes, "in": count * lanes}
-        arrays = allocate({name: ((size,), np.float32) for name, size in sizes.items()}, runner)
-        self._steps: list[Step] = [(multiply_add, [arrays["out"], arrays["in"]]), (read, [arrays["out"], arrays["in"]])]
+        self.runner, self._target = runner, target
+        self._lanes = (
+            target.simd_width if target.isa_flags else 4
+        )  # available on every processor of the portable target
+        sizes = {"out": runner.threads * self._lanes, "in": READ_BYTES // 4}
+        self._arrays = allocate({name: ((size,), np.float32) for name, size in sizes.items()}, runner)
+        self._steps = self._probes([("swirl_multiply_add", 1), ("swirl_read", 1)])
         self._phase = runner.phase(self._steps)
-        self._operations = 2 * 12 * STEPS * lanes * runner.threads
+        self._operations = 2 * 12 * STEPS * self._lanes * runner.threads
+
+    def _probes(self, wanted: Sequence[tuple[str, float]]) -> list[Step]:
+        """Kernels of the template: the function's name, and the share of the large array that it reads."""
+        source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text()
+        texts = []
+        for name, share in wanted:
+            line = 8 * 4 * self._lanes  # bytes of an iteration
+            size = int(READ_BYTES * share) // line * line
+            values = {"LANES": self._lanes, "ROUNDS": f"{STEPS}L", "COUNT": f"{size // (4 * self._lanes)}L"}
+            values |= {"TIMES": f"{READ_BYTES // size}L", "READ": name if "read" in name else "swirl_read"}
+            texts.append("".join(f"#define {key} {value}\n" for key, value in values.items()) + source)
+        units = [TranslationUnit(name, text) for (name, _), text in zip(wanted, texts, strict=True)]
+        return [(load(found), [self._arrays["out"], self._arrays["in"]]) for found in build(units, self._target)]
 
     def rates(self) -> tuple[float, float]:
         """Operations a second and bytes a second, of one run of each probe. The best of several runs are the limits."""
         multiply_add, read = self._phase.run_timed()
         return self._operations / multiply_add, READ_BYTES / read
+
+    def cache_rates(self) -> tuple[float, float]:
+        """Bytes a second that all threads read from their level-2 caches, and from the level-3 cache, in one run."""
+        level2, level3 = self._cache_phase.run_timed()
+        return READ_BYTES / level2, READ_BYTES / level3
+
+    @cached_property
+    def _cache_phase(self) -> Phase:
+        share = self.runner.threads * self._target.l2_bytes / READ_BYTES
+        names = ("swirl_read_level2", LEVEL2), ("swirl_read_level3", LEVEL3)
+        return self.runner.phase(self._probes([(name, min(1, part * share)) for name, part in names]))
 
     def measure(self, kernels: Sequence[Step], *, seconds: float = 0.4, rounds: int = 40) -> Measured:
         """Time kernels and limits in turn, for so many seconds or rounds, whichever is first.

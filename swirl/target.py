@@ -225,12 +225,12 @@ def _processor() -> str:
 def _with_caches(target: Target) -> Target:
     return replace(
         target,
-        l1_bytes=_cache_bytes(level=1) or DEFAULT_L1_BYTES,
-        l2_bytes=_cache_bytes(level=2) or DEFAULT_L2_BYTES,
+        l1_bytes=cache_bytes(level=1) or DEFAULT_L1_BYTES,
+        l2_bytes=cache_bytes(level=2) or DEFAULT_L2_BYTES,
     )
 
 
-def _cache_bytes(level: int) -> int | None:
+def cache_bytes(level: int) -> int | None:
     """Size of a data cache of core 0, or None where the operating system does not say."""
     units = {"K": 1024, "M": 1024 * 1024}
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):

@@ -18,6 +18,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo", "phases", "loop_facts"},
+    {"demand"},
     {"command_methods", "recorded"},
     {"plan_state"},
     {"plan_layouts", "questions", "building"},

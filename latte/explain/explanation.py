@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import jinja2
 
-from latte.explain.facts import BufferFact, CommandFact, LoopFact
-from latte.explain.showing import loop_lines, memory, operations, parts, trips
+from latte.explain.facts import BufferFact, CommandFact, LoopFact, NestFact
+from latte.explain.showing import loop_lines, memory, model_cells, model_lines, operations, parts, trips
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
@@ -22,11 +22,13 @@ from latte.planning.units import Unit
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
 from swirl.codegen.emit import listing
+from swirl.demand import demand
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
 from swirl.ir.printing import unparse
+from swirl.ir.separate import separate
 from swirl.ir.work import Work, loop_works, program_work
 from swirl.phases import PHASE_ALIASES, PHASES
 from swirl.pipeline import AFTER_RECIPE, Stage
@@ -47,6 +49,7 @@ class PhaseExplanation:
         final: the nests that were translated to C++.
         loops: of the final nests.
         work: operations and bytes of all of them together.
+        nests: what each loop nest asks of the processor; with a profile, the time that follows, and the measured one.
         listing: the C++ as a self-contained function.
         folder: of the kernel that was compiled, with its ``kernel.cpp``.
         command: that compiled it, in that folder.
@@ -59,6 +62,7 @@ class PhaseExplanation:
     final: str
     loops: tuple[LoopFact, ...]
     work: Work
+    nests: tuple[NestFact, ...]
     listing: str
     folder: str
     command: str
@@ -88,6 +92,7 @@ class PhaseExplanation:
             f"── {self.phase} " + "─" * (97 - len(self.phase)),
             _section("loops", loop_lines(self.loops)),
             _section("in all", [f"{operations(self.work)}, {memory(self.work)}: {parts(self.work)}"]),
+            _section("model", model_lines(self.nests)),
         ]
 
 
@@ -180,7 +185,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        helpers = {"operations": operations, "memory": memory, "parts": parts, "trips": trips}
+        helpers = {"operations": operations, "memory": memory, "parts": parts, "trips": trips, "model": model_cells}
         return str(_page().render(e=self, **helpers))
 
 
@@ -311,6 +316,7 @@ def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
         item.program.text,
         tuple(loop_facts(item.program)),
         program_work(item.program),
+        tuple(NestFact(label, demand(nest, executable.plan.target)) for label, nest in separate(item.program)),
         listing(item.program, executable.plan.target),
         str(item.built.path.parent),
         item.built.command,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swirl.demand import Demand
 from swirl.ir.work import Work
 
 
@@ -65,3 +66,22 @@ class BufferFact:
     role: str
     halo: tuple[tuple[int, int], ...] = ()
     order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class NestFact:
+    """A loop nest of a phase, by the model of :mod:`swirl.demand`, and as it was measured.
+
+    Args:
+        label: of the nest; with a number where the nest has several loops one after the other.
+        demand: what it asks of the processor.
+        predicted: seconds that the slowest part of the model takes; None where nothing was measured.
+        slowest: which part that is.
+        measured: seconds of the nest as a kernel of its own, median; None where nothing was measured.
+    """
+
+    label: str
+    demand: Demand
+    predicted: float | None = None
+    slowest: str = ""
+    measured: float | None = None

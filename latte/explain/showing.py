@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from latte.explain.facts import LoopFact
+from latte.explain.facts import LoopFact, NestFact
 from swirl.ir.work import Work
 
 
@@ -55,3 +55,41 @@ def loop_lines(facts: Sequence[LoopFact]) -> list[str]:
         work = f"{computed:>12} {memory(fact.work) if fact.work.touched else '':>10}   {parts(fact.work)}"
         lines.append(f"{name:{width}} {trips(fact):>9} {kind:9} {work}".rstrip())
     return lines
+
+
+MODEL = ("lanes used", "multiply-adds", "loads", "stores", "into level 1", "level 2", "memory")
+"""Headings of what the model counts."""
+MEASURED = ("model, µs", "measured", "of the model", "bound by")
+"""Headings of what follows from a profile."""
+
+
+def model_cells(facts: Sequence[NestFact]) -> list[tuple[str, ...]]:
+    """A table: headings, and a row for each nest, with its label first."""
+    measured = any(fact.measured is not None for fact in facts)
+    return [
+        ("", *MODEL, *(MEASURED if measured else ())),
+        *((fact.label, *_asked(fact), *(_times(fact) if measured else ())) for fact in facts),
+    ]
+
+
+def _asked(fact: NestFact) -> tuple[str, ...]:
+    asked = fact.demand
+    instructions = (amount(number, "").strip() for number in (asked.multiply_adds, asked.loads, asked.stores))
+    moved = (amount(number, "B") for number in (asked.level1, asked.level2, asked.memory))
+    return (f"{asked.lanes:.0%}", *instructions, *moved)
+
+
+def _times(fact: NestFact) -> tuple[str, ...]:
+    if fact.measured is None or fact.predicted is None:
+        return ("",) * len(MEASURED)
+    share = f"{fact.predicted / fact.measured:.0%}" if fact.measured else ""
+    return (f"{fact.predicted * 1e6:,.1f}", f"{fact.measured * 1e6:,.1f}", share, fact.slowest)
+
+
+def model_lines(facts: Sequence[NestFact]) -> list[str]:
+    """The table as lines: a column as wide as its longest cell."""
+    rows = model_cells(facts)
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return (
+        ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in rows] if facts else []
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from latte.model.source_location import user_location
 from latte.profiling.nests import LoopNest, loop_nests
@@ -13,11 +14,11 @@ from latte.runtime.kernels import CompiledPhase
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from latte.runtime.timings import as_before, check_repeat
+from swirl.demand import Demand, Rates, demand
 from swirl.errors import DataError
-from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.measure import Limits, Times
-from swirl.target import processor_name
+from swirl.target import Target, cache_bytes, processor_name
 
 TRAINING = ("forward", "backward")
 """What a training step runs; ``backward`` with the update of parameters' gradients."""
@@ -33,13 +34,14 @@ class Measurements:
     Args:
         compiled: of each layer and phase, as it is compiled.
         apart: of each loop nest of each of them.
-        peak, bandwidth: of the machine, the best round.
+        rates: of the machine, the best round of each.
+        threads: that ran.
     """
 
     compiled: tuple[Times, ...]
     apart: tuple[tuple[Times, ...], ...]
-    peak: float
-    bandwidth: float
+    rates: Rates
+    threads: int
 
 
 @one_at_a_time
@@ -76,11 +78,11 @@ def profile(session: Session, repeat: int = 10) -> Profile:
     executable = session.executable
     phases = [compiled for name in TRAINING for compiled in executable.order[name]]
     nests = loop_nests(phases, executable.plan.target)
-    works = Works()
+    counts = Counts(executable.plan.target)
     measured = _measure(session, nests, repeat)
     whole = sum(times.median for times in measured.compiled) or 1.0
     rows = [
-        _row(works, measured, whole, compiled, several, number)
+        _row(counts, measured, whole, compiled, several, number)
         for number, (compiled, several) in enumerate(zip(phases, nests, strict=True))
     ]
     return Profile(
@@ -89,9 +91,11 @@ def profile(session: Session, repeat: int = 10) -> Profile:
         session.runner.threads,
         executable.batch_size,
         repeat,
-        measured.peak,
-        measured.bandwidth,
+        measured.rates.peak,
+        measured.rates.memory,
         tuple(rows),
+        measured.rates.level2,
+        measured.rates.level3,
     )
 
 
@@ -121,14 +125,17 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
     with as_before(executable, values=True):
         rounds = []
         for _ in range(repeat):
-            rates = limits.rates()
+            rates = (*limits.rates(), *limits.cache_rates())
             _step(session, by_layer)
             rounds.append((rates, _step(session, by_layer), _step(session, by_nest)))
-    peaks, bandwidths = zip(*(rates for rates, _, _ in rounds), strict=True)
+    peak, memory, level2, level3 = (max(each) for each in zip(*(rates for rates, _, _ in rounds), strict=True))
     compiled = [Times(runs) for runs in zip(*(layers for _, layers, _ in rounds), strict=True)]
     parts = iter([Times(runs) for runs in zip(*(own for _, _, own in rounds), strict=True)])
     return Measurements(
-        tuple(compiled), tuple(tuple(next(parts) for _ in several) for several in nests), max(peaks), max(bandwidths)
+        tuple(compiled),
+        tuple(tuple(next(parts) for _ in several) for several in nests),
+        Rates(peak, level2, level3, memory),
+        runner.threads,
     )
 
 
@@ -143,52 +150,69 @@ def _step(session: Session, run: Run) -> list[float]:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
-class Works:
-    """Operations and bytes of kernels, counted once for each: layers of the same shape share one."""
+class Counts:
+    """What kernels do and ask for, counted once for each: layers of the same shape share one."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, Work] = {}
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.held = cache_bytes(level=3) or 0
+        self._found: dict[str, tuple[Work, Demand]] = {}
 
-    def of(self, kernel: str, program: Program) -> Work:
-        if kernel not in self._found:
-            self._found[kernel] = program_work(program)
-        return self._found[kernel]
+    def of(self, nest: LoopNest) -> tuple[Work, Demand]:
+        name = nest.kernel.name
+        if name not in self._found:
+            self._found[name] = program_work(nest.program), demand(nest.program, self.target)
+        return self._found[name]
 
 
 def _row(
-    works: Works, measured: Measurements, whole: float, compiled: CompiledPhase, nests: Sequence[LoopNest], number: int
+    counts: Counts,
+    measured: Measurements,
+    whole: float,
+    compiled: CompiledPhase,
+    nests: Sequence[LoopNest],
+    number: int,
 ) -> Row:
     """The row of the phase with that number, and those of its nests."""
+    peak, bandwidth = measured.rates.peak, measured.rates.memory
 
-    def row(
-        kernel: str,
-        program: Program,
-        times: Times,
-        nest: str = "",
-        writes: tuple[str, ...] = (),
-        nests: tuple[Row, ...] = (),
-    ) -> Row:
-        work = works.of(kernel, program)
+    def row(work: Work, times: Times, of_nest: Mapping[str, Any]) -> Row:
         exact = work.exact and all(touched.exact for touched in work.touched)
-        compute, memory = work.operations / measured.peak, work.bytes / measured.bandwidth
+        compute, memory = work.operations / peak, work.bytes / bandwidth
+        named = {"nest": "", "writes": (), **of_nest}
         return Row(
-            compiled.unit.name,
-            compiled.phase,
-            nest,
-            writes,
-            times.median,
-            times.spread,
-            times.median / whole,
-            work.operations,
-            work.bytes,
-            exact,
-            max(compute, memory),
-            COMPUTE if compute > memory else MEMORY,
-            nests,
+            ensemble=compiled.unit.name,
+            phase=compiled.phase,
+            seconds=times.median,
+            spread=times.spread,
+            share=times.median / whole,
+            operations=work.operations,
+            bytes=work.bytes,
+            exact=exact,
+            limit=max(compute, memory),
+            bound=COMPUTE if compute > memory else MEMORY,
+            **named,
         )
 
-    below = tuple(
-        row(nest.kernel.name, nest.program, times, nest.label, nest.writes)
-        for nest, times in zip(nests, measured.apart[number], strict=True)
+    below = []
+    for nest, times in zip(nests, measured.apart[number], strict=True):
+        work, asked = counts.of(nest)
+        parts = asked.parts(measured.rates, counts.target, measured.threads, counts.held)
+        slowest = max(parts, key=lambda part: parts[part])
+        below.append(
+            row(
+                work,
+                times,
+                {
+                    "nest": nest.label,
+                    "writes": nest.writes,
+                    "demand": asked,
+                    "predicted": parts[slowest],
+                    "slowest": slowest,
+                },
+            )
+        )
+    predicted = sum(nest.predicted for nest in below)
+    return row(
+        program_work(compiled.program), measured.compiled[number], {"nests": tuple(below), "predicted": predicted}
     )
-    return row(compiled.kernel.name, compiled.program, measured.compiled[number], nests=below)

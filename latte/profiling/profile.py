@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from latte.explain.explanation import Explanation
+from latte.explain.facts import NestFact
 from latte.explain.showing import amount
 from latte.profiling import rows as shown
 from latte.profiling.roofline import Roofs, draw
@@ -58,6 +60,7 @@ class Profile:
         peak: floating-point operations a second of multiply-adds in registers, the best round.
         bandwidth: bytes a second of reading memory, the best round.
         rows: layer by layer and phase by phase, in the order in which they run.
+        level2, level3: bytes a second of reading what these caches hold, likewise.
     """
 
     machine: str
@@ -68,6 +71,8 @@ class Profile:
     peak: float
     bandwidth: float
     rows: tuple[Row, ...]
+    level2: float = 0.0
+    level3: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -188,6 +193,20 @@ class Profile:
             return cls(**{**facts, "rows": tuple(map(Row.of_facts, facts["rows"]))})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError("this is not the JSON of a profile", way_out="Profile.to_json() writes it") from error
+
+    def beside(self, explanation: Explanation) -> Explanation:
+        """An explanation of the same net (``net.explain("conv1")``) with the measured time of each loop nest beside the
+        one that the model predicts. Phases that no training step runs have neither."""
+        measured = {(row.phase, nest.nest): nest for row in self.rows for nest in row.nests}
+
+        def timed(phase: str, fact: NestFact) -> NestFact:
+            row = measured.get((phase, fact.label))
+            if row is None:
+                return fact
+            return replace(fact, predicted=row.predicted, slowest=row.slowest, measured=row.seconds)
+
+        phases = [replace(p, nests=tuple(timed(p.phase, nest) for nest in p.nests)) for p in explanation.phases]
+        return replace(explanation, phases=tuple(phases))
 
     def plot(self, path: str | Path) -> None:
         """Draw the roofline: operations a byte against Gflop/s, a point for each layer and phase below the roofs that

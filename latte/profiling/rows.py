@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from latte.explain.showing import amount
+from swirl.demand import Demand
 
 COMPUTE, MEMORY = "compute", "memory"
 
@@ -29,6 +30,9 @@ class Row:
         limit: seconds that the machine needs for them at least.
         bound: which of the two takes so long, ``compute`` or ``memory``.
         nests: the rows of its loop nests.
+        demand: of a nest, what it asks of the processor.
+        predicted: seconds by the model of :mod:`swirl.demand`; of a layer those of its nests.
+        slowest: the part of the model that takes so long; of a layer nothing.
     """
 
     ensemble: str
@@ -44,6 +48,9 @@ class Row:
     limit: float
     bound: str
     nests: tuple[Row, ...] = ()
+    demand: Demand | None = None
+    predicted: float = 0.0
+    slowest: str = ""
 
     @property
     def gflop_per_second(self) -> float:
@@ -83,7 +90,9 @@ class Row:
         """The row that :meth:`facts` came from."""
         nests = tuple(cls.of_facts(nest) for nest in facts["nests"])
         own = {name: value for name, value in facts.items() if name not in DERIVED}
-        return cls(**{**own, "writes": tuple(own["writes"]), "spread": tuple(own["spread"]), "nests": nests})
+        asked = own.get("demand")
+        own |= {"writes": tuple(own["writes"]), "spread": tuple(own["spread"]), "nests": nests}
+        return cls(**{**own, "demand": None if asked is None else Demand(**asked)})
 
 
 DERIVED = ("gflop_per_second", "gb_per_second", "intensity", "of_limit")

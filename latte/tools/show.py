@@ -12,6 +12,7 @@ from latte.explain.explanation import phases_of
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
+from latte.tools.made_up import made_up_batch
 from latte.tools.net_files import Source, compiled_net, computed_phases, plain_errors
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
@@ -98,10 +99,13 @@ def show(
 @click.argument("layer", required=False)
 @click.option("--phase", help="forward, inference, backward or update")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
+@click.option("--measure", is_flag=True, help="profile the net, and show measured times beside those of the model")
 @click.option("--width", type=click.IntRange(20), help="cut lines after so many columns")
-def explain(file: Path, layer: str | None, phase: str | None, target: str | None, width: int | None) -> None:
+def explain(
+    file: Path, layer: str | None, phase: str | None, target: str | None, measure: bool, width: int | None
+) -> None:
     """Compile the net of FILE, and say for LAYER (an ensemble or a chain; all, if left out) which commands were applied
-    or skipped and why, and what its loops compute and touch.
+    or skipped and why, what its loops compute and touch, and what they ask of the processor.
 
     latte show --layer LAYER has buffers, nests and C++ as well.
     """
@@ -110,7 +114,12 @@ def explain(file: Path, layer: str | None, phase: str | None, target: str | None
         if layer is None and phase is not None:
             raise CommandError("--phase is about one layer", way_out="name it after the file")
         layers = [ensemble.name for ensemble in net.ensembles] if layer is None else [layer]
-        _page(["\n\n\n".join(net.explain(each, phase).summary() for each in layers)], width)
+        if measure and not net.session.given:
+            net.set_batch(*made_up_batch(net))
+        found = [net.explain(each, phase) for each in layers]
+        if measure:
+            found = list(map(net.profile().beside, found))
+        _page(["\n\n\n".join(each.summary() for each in found)], width)
 
 
 def _line(net: Net, ensemble: Ensemble) -> str:

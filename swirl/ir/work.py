@@ -63,8 +63,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Leaf:
-    """A statement (or a condition) with the loops and conditions around it."""
+class Leaf:
+    """A statement (or a condition) with the loops and conditions around it: ``domain`` has its iterations."""
 
     path: Path
     node: ast.AST
@@ -74,7 +74,7 @@ class _Leaf:
 def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
     """The work of each loop of a nest, in the order of :func:`swirl.ir.nest.loops`."""
     nest = apart(nest)
-    leaves, floats = list(_leaves(nest)), _floats(nest, buffers)
+    leaves, floats = list(leaves_of(nest)), floats_of(nest, buffers)
     return [_work(nest, buffers, path, leaves, floats) for path, _ in loops(nest.body)]
 
 
@@ -82,34 +82,35 @@ def program_work(program: Program) -> Work:
     """The work of all nests; a buffer that several of them touch counts once."""
     nests = [apart(nest) for nest in program.nests]
     counted = []
-    leaves: list[_Leaf] = []
+    leaves: list[Leaf] = []
     for nest in nests:
-        inside = list(_leaves(nest))
-        counted.append(_counted(inside, _floats(nest, program.buffers)))
+        inside = list(leaves_of(nest))
+        counted.append(_counted(inside, floats_of(nest, program.buffers)))
         leaves += inside
     operations, exact = sum(count for count, _ in counted), all(sure for _, sure in counted)
     return Work(1, operations, exact, _touched(leaves, Domain(()), program.buffers))
 
 
-def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path, leaves: Sequence[_Leaf], floats: set[str]) -> Work:
+def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path, leaves: Sequence[Leaf], floats: set[str]) -> Work:
     inside = [leaf for leaf in leaves if leaf.path[: len(path)] == path]
     around = _domain(nest, path)
     executions, _ = around.count
     return Work(executions, *_counted(inside, floats), _touched(inside, around, buffers))
 
 
-def _counted(leaves: Sequence[_Leaf], floats: set[str]) -> tuple[int, bool]:
+def _counted(leaves: Sequence[Leaf], floats: set[str]) -> tuple[int, bool]:
     """The operations of statements in all their iterations, and whether their number is exact."""
     operations, exact = 0, True
     for leaf in leaves:
-        each = _operations(leaf.node, floats)
+        each = operations_of(leaf.node, floats)
         if each:
             count, sure = leaf.domain.count
             operations, exact = operations + each * count, exact and sure
     return operations, exact
 
 
-def _leaves(nest: Nest) -> Iterator[_Leaf]:
+def leaves_of(nest: Nest) -> Iterator[Leaf]:
+    """The statements and conditions of a nest in which a name has one meaning (:func:`swirl.ir.names.apart`)."""
     domains: dict[tuple[object, ...], Domain] = {}  # one for all statements of a body: what it finds out, it keeps
     for path, statement in walk(nest.body):
         around = (*path[:-1], path[-1][:1])
@@ -117,9 +118,9 @@ def _leaves(nest: Nest) -> Iterator[_Leaf]:
         if domain is None:
             domain = domains[around] = _domain(nest, path)
         if isinstance(statement, ast.If):
-            yield _Leaf(path, statement.test, domain)
+            yield Leaf(path, statement.test, domain)
         elif not isinstance(statement, ast.For):
-            yield _Leaf(path, statement, domain)
+            yield Leaf(path, statement, domain)
 
 
 def _domain(nest: Nest, path: Path) -> Domain:
@@ -137,7 +138,7 @@ def _domain(nest: Nest, path: Path) -> Domain:
 
 
 # --- operations ---------------------------------------------------------------------------------------------
-def _floats(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
+def floats_of(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
     """The buffers and locals that hold floating-point numbers, in a nest in which a name has one type."""
     found = {name for name, buffer in buffers.items() if buffer.dtype.startswith("float")}
     for _, statement in walk(nest.body):
@@ -147,43 +148,45 @@ def _floats(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
     return found
 
 
-def _operations(node: ast.AST, floats: set[str]) -> int:
+def operations_of(node: ast.AST, floats: set[str]) -> int:
+    """The floating-point operations of one execution of a statement or an expression, as :class:`Work` counts them."""
     if isinstance(node, ast.AugAssign):
-        return _operations(node.value, floats) + (1 if _is_float(node.target, floats) else 0)
+        return operations_of(node.value, floats) + (1 if is_float(node.target, floats) else 0)
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return _operations(stored_value(node.value), floats) if node.value is not None else 0
+        return operations_of(stored_value(node.value), floats) if node.value is not None else 0
     if isinstance(node, ast.Expr):
         return 0  # a prefetch
     if isinstance(node, ast.Subscript):
         return 0  # its subscripts are whole numbers
     if isinstance(node, ast.IfExp):
-        longer = max(_operations(node.body, floats), _operations(node.orelse, floats))
-        return _operations(node.test, floats) + longer
+        longer = max(operations_of(node.body, floats), operations_of(node.orelse, floats))
+        return operations_of(node.test, floats) + longer
     own = 0
     if isinstance(node, ast.BinOp) and isinstance(node.op, ARITHMETIC):
-        own = 1 if _is_float(node, floats) else 0
+        own = 1 if is_float(node, floats) else 0
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in NO_ARITHMETIC:
         # max(a, b, c) is two comparisons
         count = max(1, len(node.args) - 1) if node.func.id in ("min", "max") else 1
-        own = count if _is_float(node, floats) else 0
-    return own + sum(_operations(child, floats) for child in children(node))
+        own = count if is_float(node, floats) else 0
+    return own + sum(operations_of(child, floats) for child in children(node))
 
 
-def _is_float(node: ast.expr, floats: set[str]) -> bool:
+def is_float(node: ast.expr, floats: set[str]) -> bool:
+    """Whether an expression is a floating-point number, where ``floats`` are the names that hold some."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, float)
     if isinstance(node, ast.Name):
         return node.id in floats
     if isinstance(node, ast.Subscript):
-        return _is_float(node.value, floats)
+        return is_float(node.value, floats)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in ("min", "max", "abs"):
         return node.func.id not in ("int32", "bool")
     if isinstance(node, ast.Call):
-        return any(_is_float(argument, floats) for argument in node.args)
+        return any(is_float(argument, floats) for argument in node.args)
     if isinstance(node, ast.IfExp):
-        return _is_float(node.body, floats) or _is_float(node.orelse, floats)
+        return is_float(node.body, floats) or is_float(node.orelse, floats)
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        return any(_is_float(c, floats) for c in children(node) if isinstance(c, ast.expr))
+        return any(is_float(c, floats) for c in children(node) if isinstance(c, ast.expr))
     return False
 
 
@@ -221,7 +224,7 @@ def _evaluated(node: ast.AST, domain: Domain) -> Iterator[tuple[ast.Subscript, D
         yield from _evaluated(child, domain)
 
 
-def _touched(leaves: list[_Leaf], around: Domain, buffers: Mapping[str, Buffer]) -> tuple[Touched, ...]:
+def _touched(leaves: list[Leaf], around: Domain, buffers: Mapping[str, Buffer]) -> tuple[Touched, ...]:
     found: dict[str, list[_Reference]] = {}
     written: set[str] = set()
     for leaf in leaves:

@@ -17,7 +17,7 @@ from swirl.ir.nest import Nest, Program, names_in, parse_program, subscripts
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.points import Domain, Values
 from swirl.ir.trees import declared_in
-from swirl.ir.work import _floats, _operations, loop_works, program_work
+from swirl.ir.work import floats_of, loop_works, operations_of, program_work
 from tests.fuzz.programs import ProgramMaker
 from tests.support import program
 
@@ -29,7 +29,7 @@ class Counting(ast.NodeTransformer):
 
     def __init__(self, nest: Nest, buffers: dict[str, Buffer], pick: random.Random):
         self.paths = {id(node): path for path, node in walk(nest.body)}
-        self.floats, self.buffers = _floats(nest, buffers), buffers
+        self.floats, self.buffers = floats_of(nest, buffers), buffers
         self.locals = declared_in(nest.function)
         self.open: list[tuple[Path, dict[str, set[tuple[int, ...]]]]] = []
         self.executions: dict[Path, list[dict[str, set[tuple[int, ...]]]]] = defaultdict(list)
@@ -77,7 +77,7 @@ class Counting(ast.NodeTransformer):
         return [self.note(node)]
 
     def note(self, node: ast.AST) -> ast.stmt:
-        return ast.parse(f"seen({_operations(node, self.floats)}, [{self.touched(node)}])").body[0]
+        return ast.parse(f"seen({operations_of(node, self.floats)}, [{self.touched(node)}])").body[0]
 
     def touched(self, node: ast.AST) -> str:
         """Elements of a list: the references that are evaluated; where data choose, of both branches."""

@@ -25,13 +25,14 @@ from latte import (
 )
 from latte.ensemble import Ensemble
 from latte.errors import CommandError, DataError, TrainingError
-from latte.profiling.nests import loop_nests, separate
+from latte.profiling.nests import loop_nests
 from latte.profiling.profile import Profile
 from latte.profiling.rows import COMPUTE, MEMORY, Row
 from latte.tools.cli import main
 from latte.tools.made_up import made_up_batch
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, make_nest, parse_program
+from swirl.ir.separate import separate
 
 PLAIN = "def forward(s, target): pass\ndef backward(s, target): pass\ndef update(s, target): pass\n"
 BATCH, CHANNELS, HEIGHT, WIDTH, FILTERS = 2, 3, 5, 4, 6
@@ -417,3 +418,49 @@ def test_made_up_labels_are_class_numbers(net: Net) -> None:
     images, labels = made_up_batch(net)
     assert images.shape == (BATCH, CHANNELS, HEIGHT, WIDTH) and labels.shape == (BATCH, 1)
     assert set(labels.ravel()) <= {0, 1, 2}
+
+
+# --- beside the model ---------------------------------------------------------------------------------------
+def test_each_nest_has_the_time_that_the_model_predicts(net: Net, found: Profile) -> None:
+    for one in found.rows:
+        assert one.predicted == pytest.approx(sum(nest.predicted for nest in one.nests))
+        for nest in one.nests:
+            assert nest.demand is not None and nest.slowest
+            assert nest.demand.memory >= nest.bytes  # what is written counts twice
+    assert found.level2 > 0 and found.level3 > 0
+    products = BATCH * FILTERS * CHANNELS * (3 * HEIGHT - 2) * (3 * WIDTH - 2)
+    (forward,) = row(found, "conv1", "forward").nests
+    assert forward.demand is not None
+    assert forward.demand.multiply_adds == products  # one by one
+    assert forward.demand.lanes == pytest.approx(1 / 8)
+
+
+def test_an_explanation_shows_measured_times_beside_the_model(net: Net, found: Profile) -> None:
+    alone = net.explain("conv1")
+    both = found.beside(alone)
+    for phase in both.phases:
+        measured = [nest.measured for nest in phase.nests]
+        if phase.phase == "inference":
+            assert measured == [None] * len(measured)
+            continue
+        rows = {nest.nest: nest for nest in row(found, "conv1", phase.phase).nests}
+        assert measured == [rows[nest.label].seconds for nest in phase.nests]
+        assert [nest.predicted for nest in phase.nests] == [rows[nest.label].predicted for nest in phase.nests]
+    assert all(nest.measured is None for phase in alone.phases for nest in phase.nests)
+    assert "model, µs" in str(both) and "model, µs" not in str(alone)
+    assert "multiply-adds" in alone.summary() and "model, µs" in both._repr_html_()
+
+
+def test_explain_measures_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "small.py"
+    file.write_text(
+        "from latte import *\n"
+        "net = Net(2, seed=1)\n"
+        "net.force_backward = True\n"
+        "ReLULayer(net, MemoryDataLayer(net, (3, 8)))\n"
+    )
+    shown = CliRunner().invoke(main, ["explain", str(file), "relu1", "--measure", "--target", "portable"])
+    assert shown.exit_code == 0, shown.output
+    assert "of the model" in shown.output
+    alone = CliRunner().invoke(main, ["explain", str(file), "relu1", "--target", "portable"])
+    assert "lanes used" in alone.output and "of the model" not in alone.output

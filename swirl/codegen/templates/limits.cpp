@@ -20,17 +20,20 @@ extern "C" void swirl_multiply_add(void* const* buffers) {
     *out = ((a + b) + (c + d)) + ((e + f) + (g + h)) + ((i + j) + (k + l));
 }
 
-// Sum of the COUNT vectors in buffers[1], COUNT a multiple of 8. buffers[0]: LANES floats a thread.
-extern "C" void swirl_read(void* const* buffers) {
+// Sum of COUNT vectors of buffers[1], TIMES times; COUNT a multiple of 8. Each thread reads the same part of them every
+// time. buffers[0]: LANES floats a thread.
+extern "C" void READ(void* const* buffers) {
     lanes* out = static_cast<lanes*>(buffers[0]) + omp_get_thread_num();
     const lanes* in = static_cast<const lanes*>(buffers[1]);
     lanes a = in[0] * 0.0f, b = a, c = a, d = a;
-#pragma omp for schedule(static)
-    for (long place = 0; place < COUNT; place += 8) {
-        a += in[place] + in[place + 4];
-        b += in[place + 1] + in[place + 5];
-        c += in[place + 2] + in[place + 6];
-        d += in[place + 3] + in[place + 7];
+    for (long time = 0; time < TIMES; ++time) {
+#pragma omp for schedule(static) nowait
+        for (long place = 0; place < COUNT; place += 8) {
+            a += in[place] + in[place + 4];
+            b += in[place + 1] + in[place + 5];
+            c += in[place + 2] + in[place + 6];
+            d += in[place + 3] + in[place + 7];
+        }
     }
     *out = (a + b) + (c + d);
 }
