@@ -8,6 +8,7 @@ from math import prod
 
 from latte.planning.defaults.blocking import blocking, in_blocks
 from latte.planning.defaults.copies import WRITTEN_OUT, Copies
+from latte.planning.defaults.nesting import outside
 from latte.planning.defaults.packing import pack
 from latte.planning.defaults.panels import pack_panels
 from latte.planning.defaults.past_caches import fetch_results, fetch_rows, fetch_strided, store_far
@@ -107,7 +108,7 @@ class NestSchedule:
             candidates = sorted(filter(self._may_be_lanes, around), key=self._rank)
             if candidates and _scatters(candidates[0]) and any(map(self._turn, around)):
                 continue
-            if not any(map(self._become_lanes, candidates)):
+            if not any(self._become_lanes(found) or self._nest(found) for found in candidates):
                 refused.add(leaf.var)
                 self.trials.told("vectorize", (candidates[0] if candidates else leaf).var, self.width)
 
@@ -144,6 +145,15 @@ class NestSchedule:
         if not (moved and self.trials.together([*moved, lanes])) and not self.trials.together([lanes]):
             return False
         self.copies.make(found, found.var, -(-found.trips // self.width))
+        return True
+
+    def _nest(self, found: LoopFacts) -> bool:
+        """Whether loops inside of one, which may become lanes then, have gone outside."""
+        steps, var = outside(found, self.loops())
+        if not steps or not self.trials.scratch().together([*steps, step(*_lanes(found, var, self.width))]):
+            return False
+        self.trials.together(steps)
+        self.trials.name_apart({var})
         return True
 
     def _turn(self, found: LoopFacts) -> bool:

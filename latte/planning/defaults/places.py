@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -57,12 +57,19 @@ class Places:
         return bool(rows) and prod(heads[var] for var in self.which) <= FEW * max(rows)
 
 
-def places_of(statement: Statement) -> Places | None:
-    """The places that data choose for a sum's term; None where they choose none."""
+def places_of(statement: Statement, known: Sequence[Statement]) -> Places | None:
+    """The places that data choose for a sum's term; None where they choose none.
+
+    Args:
+        statement: that adds the term, maybe by way of locals.
+        known: all statements of the nest.
+    """
     target = next((access for access in statement.accesses if access.kind == "add"), None)
     if target is None:
         return None
-    selects = (node.test for node in nodes(statement.node) if isinstance(node, ast.IfExp))
+    selects = (
+        node.test for one in _makers(statement, known) for node in nodes(one.node) if isinstance(node, ast.IfExp)
+    )
     tests = [part for test in (*map(parsed, statement.guards), *selects) for part in conjuncts(test)]
     which: dict[str, ast.expr] = {}
     for var in statement.variables():
@@ -72,11 +79,29 @@ def places_of(statement: Statement) -> Places | None:
     return Places(statement, target, which) if which else None
 
 
+def _makers(statement: Statement, known: Sequence[Statement]) -> list[Statement]:
+    """A statement, and those that declare the locals which it reads, directly or not."""
+    declared = {
+        one.node.target.id: one
+        for one in known
+        if isinstance(one.node, ast.AnnAssign)
+        if isinstance(one.node.target, ast.Name)
+    }
+    found = [statement]
+    for one in found:  # it grows as we go
+        makers = [declared[access.name] for access in one.accesses if access.kind == "read" and access.name in declared]
+        found += [maker for maker in makers if maker not in found]
+    return found
+
+
 def go_to_places(trials: Trials) -> None:
     """Loops over the places that a term may be added to become the one that it is added to: lanes and copies would add
     zeros to the others. Not where lanes have few places, of their own; nor where no other loop is left for threads."""
-    for statement in statements_of(trials.nests[0]):
-        places = places_of(statement)
+    known = statements_of(trials.nests[0])
+    trials.name_apart({var for one in known if (places := places_of(one, known)) is not None for var in places.which})
+    known = statements_of(trials.nests[0])
+    for statement in known:
+        places = places_of(statement, known)
         if places is not None and places.free and not places.fit_lanes(trials):
             chosen, around = list(places.which), statement.variables()
             outside = [var for var in around[around.index(chosen[0]) :] if var in places.read]

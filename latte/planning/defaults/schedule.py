@@ -142,8 +142,9 @@ class PhaseSchedule:
     def _scattered(self, own: Trials, tried: set[tuple[str, int]]) -> tuple[str, str] | None:
         """The longest loop in a subscript of a sum, and the subscript, if other loops reach the same elements; it is
         noted as tried."""
-        for statement in statements_of(own.nests[0]):
-            places = places_of(statement)
+        known = statements_of(own.nests[0])
+        for statement in known:
+            places = places_of(statement, known)
             if places is not None and places.fit_lanes(own):
                 continue
             for access in statement.accesses:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from swirl.errors import Refused
+from swirl.ir.accesses import is_empty_array
 from swirl.ir.affine import affine, ranges_at, simplify_body
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import INDEX_CALLS, changed_in, scope_at
@@ -28,7 +29,9 @@ from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 _NOTE = "asked for its one iteration"
 
 
-@command(assumes=Assumption("it does not matter whether a zero is 0.0 or -0.0"))
+@command(
+    assumes=Assumption("it does not matter whether a zero is 0.0 or -0.0, and what is multiplied with zeros is finite")
+)
 def locate(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
     """Replace a loop that does something in one iteration only by that iteration: a window that adds to its greatest
     element goes to its place, without a look at the others.
@@ -39,7 +42,8 @@ def locate(program: Program, loop_var: LoopName, *, nest: NestName | None = None
 
     Every statement of the loop that has an effect is under one condition ``e == j``: in an ``if``, or in a select whose
     other side changes nothing (``x += … else 0.0``, ``x *= … else 1.0``, ``x = … else x``). ``e`` is a whole number
-    that stays the same in the loop. If ranges decide whether it is an iteration, no condition is left.
+    that stays the same in the loop. If ranges decide whether it is an iteration, no condition is left. A local that the
+    loop declares may be in between: one that is 0.0 in other iterations, as are products with it.
 
     Which element is touched then depends on data: loops whose iterations may touch the same one stay sequential.
 
@@ -87,6 +91,7 @@ class _Only:
         self.others: list[ast.stmt] = []
         self._var, self._text = var, unparse(which)
         self._own = frozenset(name for statement in node.body for name in declared_in(statement))
+        self._zero = self._zero_elsewhere(node)
         self.body = self._block(node.body)
 
     def _block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -102,14 +107,64 @@ class _Only:
             return ast.If(node.test, self._block(node.body), self._block(node.orelse))
         if prefetch_of(node) is not None and self._var in names_in(node):
             return ast.Pass()  # an address is not one of data
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            return changed(node, value=self._here(node.value))  # has no effect on anything outside of the iteration
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
-            return node  # a declaration has no effect on anything outside of the iteration
+            return node
         value = self._value(node.value, node)
         if value is not None:
             return changed(node, value=value)
-        if name_of(target_of(node)) not in self._own:
+        adds = isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub))
+        if name_of(target_of(node)) not in self._own and not (adds and self._is_zero(node.value)):
             self.others.append(node)
-        return node
+        return changed(node, value=self._here(node.value))
+
+    def _zero_elsewhere(self, node: ast.For) -> set[str]:
+        """The locals of the loop that nothing but 0.0 is stored in or added to in other iterations."""
+        zero = set(self._own)
+        given = [
+            (name_of(target_of(part)), part)
+            for part in nodes(node)
+            if isinstance(part, (ast.AnnAssign, ast.Assign, ast.AugAssign)) and part.value is not None
+        ]
+        while True:
+            wrong = {name for name, part in given if name in zero and not self._stays_zero(part, zero)}
+            if not wrong:
+                return zero & {name for name, _ in given}
+            zero -= wrong
+
+    def _stays_zero(self, node: ast.AnnAssign | ast.Assign | ast.AugAssign, zero: set[str]) -> bool:
+        if isinstance(node, ast.AugAssign) and not isinstance(node.op, (ast.Add, ast.Sub)):
+            return isinstance(node.op, (ast.Mult, ast.Div))
+        assert node.value is not None
+        return is_empty_array(node.value) or self._is_zero(node.value, zero)
+
+    def _is_zero(self, value: ast.expr, zero: set[str] | None = None) -> bool:
+        """Whether a value is 0.0 in other iterations, where the locals ``zero`` are."""
+        zero = self._zero if zero is None else zero
+        match value:
+            case ast.Constant():
+                return folded(value) == 0.0
+            case ast.Name(name) | ast.Subscript(ast.Name(name)):
+                return name in zero
+            case ast.UnaryOp(ast.USub(), operand):
+                return self._is_zero(operand, zero)
+            case ast.BinOp(left, ast.Mult(), right):
+                return self._is_zero(left, zero) or self._is_zero(right, zero)
+            case ast.BinOp(left, ast.Div(), _):
+                return self._is_zero(left, zero)
+            case ast.BinOp(left, ast.Add() | ast.Sub(), right):
+                return self._is_zero(left, zero) and self._is_zero(right, zero)
+            case ast.IfExp(test, body, orelse):
+                here = self._rest(test) is not None or self._is_zero(body, zero)
+                return here and self._is_zero(orelse, zero)
+        return False
+
+    def _here(self, value: ast.expr) -> ast.expr:
+        """A value in the one iteration: without the condition, where that is all of a select's."""
+        if isinstance(value, ast.IfExp) and (rest := self._rest(value.test)) is not None:
+            return ast.IfExp(rest, value.body, value.orelse)
+        return value
 
     def _value(self, value: ast.expr, statement: ast.Assign | ast.AugAssign) -> ast.expr | None:
         """What the statement stores or adds; None if it changes something in other iterations."""
