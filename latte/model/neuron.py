@@ -252,7 +252,7 @@ class FieldSpec:
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        return Buffer(self.storage, self.shape, self.dtype, self.role)
+        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.dims[:1] == ("n",))
 
     @property
     def owner(self) -> str:

@@ -152,10 +152,7 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
     nest, buffers = trials.nests[0], trials.program.buffers
     if len(found.sums) < 2 or found.target.name not in buffers:
         return None
-    loops = {loop.var: loop.loop for loop in facts(nest, buffers)}
-    if any(loop.extent is None for loop in loops.values()):
-        return None
-    extents = {var: loop.extent or 0 for var, loop in loops.items()}
+    extents = {loop.var: loop.trips for loop in facts(nest, buffers)}
     near = trials.target.l2_bytes // 2
 
     def reached(accesses: Iterable[Access], moving: Collection[str]) -> int:

@@ -39,7 +39,8 @@ def block_results(trials: Trials) -> None:
     width = trials.target.simd_width
     for nest in trials.program.nests:
         for found in contractions(nest, trials.program.buffers, single=True):
-            long = LONG_CLIPPED_ROW if found.statement.guards else LONG_ROW
+            clipped = found.statement.guards or any(loop.extent is None for loop in found.statement.loops)
+            long = LONG_CLIPPED_ROW if clipped else LONG_ROW
             if longest_row(found, trials.program.buffers) < long * width:
                 for var in found.results:
                     _block_along(trials, found, var)

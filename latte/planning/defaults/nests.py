@@ -292,9 +292,9 @@ class NestSchedule:
                 shared = step(f"{loop.extent} independent iterations", "parallelize", loop.var)
                 if self.trials.together([first, shared]):
                     return True
-        every = [f for f in self.loops() if found.contains(f) and f.work * lanes >= WORTH_SHARING and f.trips > 1]
+        every = [f for f in self.loops() if found.contains(f) and f.work * lanes >= WORTH_SHARING]
         depth = found.depth + len(chain) - 1
-        inner = {f.var for f in every if f.depth <= depth}
+        inner = {f.var for f in every if f.depth <= depth and f.trips > 1}
         tails = (chain[start:] for start, loop in enumerate(chain) if loop.var in inner)
         if any(self._parallel(tail, names) for tail in tails for names in _outermost(tail)):
             return True

@@ -26,7 +26,18 @@ from swirl.ir.paths import Path, loops
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
-from swirl.loop_facts import NEAR, Contraction, contractions, divided, facts, moves, perfect_chains, stride, wants_lanes
+from swirl.loop_facts import (
+    NEAR,
+    Contraction,
+    contractions,
+    divided,
+    facts,
+    moves,
+    perfect_chains,
+    stride,
+    trips,
+    wants_lanes,
+)
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
@@ -116,7 +127,7 @@ class PhaseSchedule:
         known = statements_of(own.nests[0])
         rows = [a.own[-1] for s in known for a in s.accesses if a.own]
         clamped = {name for index in rows for name in _clamped(index)}
-        clamped |= {name for s in known for loop in s.loops for name in _moving_ends(loop, rows)}
+        clamped |= {name for s in known for loop in s.loops for name in _moving_ends(s, loop, rows)}
         pending = sorted(clamped)
         while pending:
             var, *pending = pending
@@ -326,13 +337,14 @@ def _clamped(index: ast.expr) -> set[str]:
     return {name for node in found for name in names_in(node)}
 
 
-def _moving_ends(loop: Loop, rows: Sequence[ast.expr]) -> set[str]:
+def _moving_ends(statement: Statement, loop: Loop, rows: Sequence[ast.expr]) -> set[str]:
     """The loops that clamp the bounds of one along rows, and move rows without it, too: not those over blocks, of which
-    the last one is ragged."""
+    the last one is ragged, nor shorter ones, as those over taps."""
     names = [names_in(index) for index in rows]
     along = any(loop.var in own for own in names)
     clamping = {name for end in (loop.start, loop.stop) for name in _clamped(end)} if along else set()
-    return {var for var in clamping if any(var in own and loop.var not in own for own in names)}
+    long = {each.var for each in statement.loops if (each.extent or 0) >= trips(loop, statement.ranges)}
+    return {var for var in clamping & long if any(var in own and loop.var not in own for own in names)}
 
 
 def _sums_more(statement: Statement) -> bool:
@@ -347,7 +359,7 @@ def _overlapping(statement: Statement, index: ast.expr) -> str | None:
     """The longest loop in a subscript, where iterations of other loops in it may have the same element; if it moves by
     a stride, only of sums that have other terms, too."""
     form = affine(index)
-    heads = {loop.var: loop.extent or 0 for loop in statement.loops}
+    heads = {loop.var: trips(loop, statement.ranges) for loop in statement.loops}
     moving = [var for var in form.terms if heads.get(var) != 1] if form is not None else []
     if form is None or len(moving) < 2 or not set(moving) <= set(heads):
         return None

@@ -224,6 +224,20 @@ def _innermost(nest: Nest, path: Path) -> Path:
         path = (*path, ("body", 0))
 
 
+def _ends(name: str, bound: ast.expr) -> list[ast.expr]:
+    """The numbers of which a bound is the greatest or the least one."""
+    extreme = isinstance(bound, ast.Call) and isinstance(bound.func, ast.Name) and bound.func.id == name
+    return list(bound.args) if isinstance(bound, ast.Call) and extreme else [bound]
+
+
+def _alone(condition: ast.Compare) -> ast.expr:
+    """A comparison of two sums, without the loops that are the same in both."""
+    difference = affine(ast.BinOp(condition.left, ast.Sub(), condition.comparators[0]))
+    if difference is None or len(difference.terms) > 1:
+        return condition
+    return ast.Compare(difference.to_expr(), condition.ops, [ast.Constant(0)])
+
+
 @dataclass(frozen=True)
 class _Solution(Transformer):
     """``step * var = moved``: ``var`` in terms of the new loop and the others."""
@@ -248,11 +262,11 @@ class _Solution(Transformer):
 
     def conditions(self, loop: Loop) -> list[ast.expr]:
         """The condition on the new variables for the old loop to have such an iteration."""
-        sign = 1 if self.step > 0 else -1
-        positive, size = self.moved.scale(sign).to_expr(), abs(self.step)
-        result = [] if size == 1 else [expr("moved % size == 0", moved=positive, size=size)]
-        result.append(expr("moved >= size * start", moved=positive, size=size, start=loop.start))
-        result.append(expr("moved <= size * (stop - 1)", moved=positive, size=size, stop=loop.stop))
+        moved, size = self.moved.scale(1 if self.step > 0 else -1), abs(self.step)
+        parts = {"moved": moved.to_expr(), "size": size}
+        result = [] if size == 1 else [expr("moved % size == 0", **parts)]
+        result += [_alone(expr("moved >= size * start", **parts, start=each)) for each in _ends("max", loop.start)]
+        result += [_alone(expr("moved <= size * (stop - 1)", **parts, stop=each)) for each in _ends("min", loop.stop)]
         return result
 
     def visit(self, node: Any) -> Any:
