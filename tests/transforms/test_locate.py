@@ -134,6 +134,28 @@ else:
     "local": "t: float32 = dy[y] * float32(j)\nt += 1.0\nif m[y] == j:\n    dx[y + j, 0] += t",
     "loop inside": "for k in range(2):\n    dx[y + k + j, k] += dy[y] if m[y] == j else 0.0",
     "local array": "a: float32[3] = empty(3)\na[j] = 1.0\nif m[y] == j:\n    dx[y + j, 0] += a[j]",
+    "local that is zero elsewhere": "g: float32 = dy[y] if m[y] == j else 0.0\ndx[y + j, 0] += g\ndx[y, 1] -= g",
+    "products with a local": """
+g: float32 = dy[y] if m[y] == j and q[y] > 0 else 0.0
+h: float32 = 2.0 * -g / 4.0
+for k in range(2):
+    p: float32 = h * (dx[j, 1] - dy[y]) + g
+    dx[y + j, 0] -= p
+""",
+    "sums in a local": """
+g: float32 = dy[y] if m[y] == j else 0.0
+h: float32 = 0.0
+a: float32[2] = empty(2)
+for k in range(2):
+    h += g * dy[y]
+    h *= 2.0
+    a[k] = h - g
+dx[y + j, 0] += a[1]
+""",
+    "a choice of locals": """
+g: float32 = dy[y] if m[y] == j else 0.0
+dx[y + j, 0] += (g if q[y] > 0 else 0.0) + (3.0 if m[y] == j else 0.0)
+""",
     "fetched ahead": "prefetch(dx, (y + j + 4, 0), 1)\ndx[y + j, 0] += dy[y] if m[y] == j else 0.0",
     "triangle": "for k in range(j + 1):\n    dx[k, 0] += dy[y] if y // 2 == j else 0.0",
     "arithmetic": "dx[y + j, 0] += dy[y] if (m[y] + q[y]) % 3 == j else 0.0",
@@ -216,6 +238,22 @@ REFUSED = {
     "two places": ("dx[y, 0] += 1.0 if m[y] == j else 0.0\ndx[y, 1] += 1.0 if q[y] == j else 0.0", "not only"),
     "not there": ("dx[y + j, 0] += 1.0 if m[y + j] == j else 0.0", r"m\[y \+ j\] changes in the loop"),
     "a place of a place": ("dx[y + j, 0] += dy[y] if m[q[y]] == j else 0.0", r"m\[q\[y\]\] is read whether"),
+    "local that is not zero": (
+        "g: float32 = dy[y] if m[y] == j else 0.0\nh: float32 = g + 1.0\ndx[y + j, 0] += h * 2.0",
+        "not only the iteration",
+    ),
+    "local that is set later": (
+        "g: float32 = dy[y] if m[y] == j else 0.0\nif q[y] > 0:\n    g = 1.0\ndx[y + j, 0] += g",
+        "not only the iteration",
+    ),
+    "local that is stored": (
+        "g: float32 = dy[y] if m[y] == j else 0.0\ndx[y + j, 0] = g",
+        "not only the iteration",
+    ),
+    "local from outside": (
+        "dy[y] += 1.0 if m[y] == j else 0.0\ndx[y + j, 0] += dy[y]",
+        "not only the iteration",
+    ),
     "bounds": (
         "for k in range(j + 1):\n    dx[k, 0] += dy[y] if m[y] == j else 0.0",
         "the bounds of loop k would not be quasi-affine in loop variables",

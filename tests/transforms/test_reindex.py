@@ -57,6 +57,32 @@ SHAPES = [
 ]
 
 
+def clipped(extent: int, kernel: int, pad: int) -> Program:
+    """The same gradient of stride 1, with loops that leave out what is beyond the borders."""
+    outputs = extent + 2 * pad - kernel + 1
+    return program(
+        f"""
+for n in range(2):
+    for k in range({kernel}):
+        for y in range(max(0, {pad} - k), min({outputs}, {extent + pad} - k)):
+            g[n, y + k - {pad}] += d[n, y] * w[k]
+""",
+        g=(2, extent),
+        d=(2, outputs),
+        w=(kernel,),
+    )
+
+
+@pytest.mark.parametrize(("extent", "kernel", "pad"), [(7, 3, 1), (17, 5, 2), (1, 1, 0), (16, 3, 0), (5, 4, 3)])
+def test_bounds_that_are_extremes(extent: int, kernel: int, pad: int, target: Target) -> None:
+    """The new loop has the iterations that the array has, and conditions are as those of loops with constant bounds."""
+    before = clipped(extent, kernel, pad)
+    after = assert_same(before, reindex(before, "y", iy=f"y + k - {pad}"))
+    text = after.nests[0].body_text
+    assert f"for iy in range({extent})" in text and "min(" not in text and "max(" not in text, text
+    assert_compiles_to_same(after, target)
+
+
 def test_prints(snapshot: SnapshotAssertion) -> None:
     shown = [
         gathered(scatter(9, 3, 1, 1), 1, 1, 1),

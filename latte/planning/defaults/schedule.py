@@ -144,6 +144,10 @@ class PhaseSchedule:
     def gather(self, number: int) -> None:
         """Sums whose iterations add to each other's elements become loops over the elements."""
         own = replace(self.trials, nest=number)
+        adding = [
+            (s, index) for s in statements_of(own.nests[0]) for a in s.accesses if a.kind == "add" for index in a.own
+        ]
+        own.name_apart({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
         tried: set[tuple[str, int]] = set()  # array and dimension, once each: a reindex may leave other sums in it
         while (found := self._scattered(own, tried)) is not None:
             moved, index = found

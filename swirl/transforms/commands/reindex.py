@@ -230,12 +230,12 @@ def _ends(name: str, bound: ast.expr) -> list[ast.expr]:
     return list(bound.args) if isinstance(bound, ast.Call) and extreme else [bound]
 
 
-def _alone(condition: ast.Compare) -> ast.expr:
-    """A comparison of two sums, without the loops that are the same in both."""
-    difference = affine(ast.BinOp(condition.left, ast.Sub(), condition.comparators[0]))
+def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr:
+    """A comparison; without the loops that are the same on both sides, if one is left."""
+    difference = affine(ast.BinOp(left, ast.Sub(), right))
     if difference is None or len(difference.terms) > 1:
-        return condition
-    return ast.Compare(difference.to_expr(), condition.ops, [ast.Constant(0)])
+        return ast.Compare(left, [operator], [right])
+    return ast.Compare(difference.to_expr(), [operator], [ast.Constant(0)])
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,12 @@ class _Solution(Transformer):
 
     def conditions(self, loop: Loop) -> list[ast.expr]:
         """The condition on the new variables for the old loop to have such an iteration."""
-        moved, size = self.moved.scale(1 if self.step > 0 else -1), abs(self.step)
-        parts = {"moved": moved.to_expr(), "size": size}
-        result = [] if size == 1 else [expr("moved % size == 0", **parts)]
-        result += [_alone(expr("moved >= size * start", **parts, start=each)) for each in _ends("max", loop.start)]
-        result += [_alone(expr("moved <= size * (stop - 1)", **parts, stop=each)) for each in _ends("min", loop.stop)]
+        moved, size = self.moved.scale(1 if self.step > 0 else -1).to_expr(), abs(self.step)
+        result = [] if size == 1 else [expr("moved % size == 0", moved=moved, size=size)]
+        for start in _ends("max", loop.start):
+            result.append(_compared(moved, ast.GtE(), expr("size * start", size=size, start=start)))
+        for stop in _ends("min", loop.stop):
+            result.append(_compared(moved, ast.LtE(), expr("size * (stop - 1)", size=size, stop=stop)))
         return result
 
     def visit(self, node: Any) -> Any:
