@@ -237,6 +237,7 @@ class FieldSpec:
         init: initial values.
         fan_in: for ``init``.
         below: where it is not None, the numbers are from 0 to the one before.
+        per_item: whether the first dimension is the batch, if it is a value.
     """
 
     name: str
@@ -248,11 +249,12 @@ class FieldSpec:
     init: Initialiser = zeros
     fan_in: int = 1
     below: int | None = None
+    per_item: bool = True
 
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.dims[:1] == ("n",))
+        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item)
 
     @property
     def owner(self) -> str:
@@ -318,17 +320,9 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
         )
     shape = (*(extents[dim] for dim in declared.dims), *declared.shape)
     fan_in = declared.fan_in if declared.fan_in is not None else prod(declared.shape)
-    return FieldSpec(
-        name,
-        declared.storage(owner, name),
-        shape or (1,),
-        declared.dtype,
-        declared.role,
-        declared.dims,
-        declared.init,
-        fan_in,
-        declared.below,
-    )
+    per_item = declared.dims[:1] in (("n",), tuple(extents)[:1])
+    whole = shape or (1,), declared.dtype, declared.role, declared.dims
+    return FieldSpec(name, declared.storage(owner, name), *whole, declared.init, fan_in, declared.below, per_item)
 
 
 # --- neurons ------------------------------------------------------------------------------------------------
