@@ -318,6 +318,13 @@ class Shapes:
         most, width = max(taps, 4), max(self.rows, self.columns)
         if zero == "0.0" and self.pick((False, False, False, True)):
             update = [f"v: float32[{most}] = empty({most})", f"v[k] = {value}", f"if {test}:", f"    {element} += v[k]"]
+        if zero == "0.0" and self.pick((False, False, True)):  # by way of locals
+            term = self.pick(("t", "-t * w[j]", "t * x[i, j] - t / 2.0", "t if n[i, j] > 1 else 0.0", "t + 0.5"))
+            update = [f"t: float32 = {value} if {test} else 0.0", f"part: float32 = {term}"]
+            if self.flip():
+                update += ["for l in range(2):", "    part += t * w[j]", f"    {element} {self.pick(('+=', '-='))} part"]
+            else:
+                update.append(f"{element} {self.pick(('+=', '-=', '-=', '*='))} part")
         body = [f"for k in range({bounds}):", *("    " + line for line in update)]
         return self.two(body, self.rows, self.columns), {
             "x": (self.rows, max(self.columns, most)),
