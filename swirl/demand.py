@@ -8,7 +8,8 @@ statements of a block, and outside of the loops that its subscripts do not move 
 A cache holds what an iteration touches of the outermost loop whose iterations fit; of everything that all iterations of
 that loop touch, each byte comes into the cache once. The model of Georganas et al. (*Anatomy of high-performance deep
 learning convolutions on SIMD architectures*, SC 2018, sections II-B and II-D) and of TTiLE's *footprints* in short: no
-associativity, no lines, no prefetches, no latencies. What it leaves out is what a measurement beside it shows.
+associativity, no lines, no prefetches, no latencies; the caches of several cores count as one, and conditions on data
+as true. What it leaves out is what a measurement beside it shows.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from swirl.ir.work import (
     Work,
     floats_of,
     is_float,
+    iterations_touch,
     leaves_of,
     loop_works,
     operations_of,
@@ -84,7 +86,8 @@ class Demand:
         multiply_adds: of whole vectors, or operations that take as long.
         loads, stores: vectors and broadcasts that are loaded, vectors that are stored.
         lanes: share of the vectors' lanes whose operations are wanted; where there are none, whose elements are.
-        level1, level2: bytes that come into these caches of all threads.
+        level1, level2: bytes that come into these caches, as if all threads had one: what several of them read comes
+            into each, and counts once.
         memory: bytes that are touched, each counted once; what is written counts twice, unless it passes the caches.
         shares: iterations that threads share; 1 where one thread does all, 0 where their number is not known.
     """
@@ -126,20 +129,21 @@ class Demand:
             "level 2": self.level1 / rates.level2,
             "memory" if from_memory else "level 3": from_memory / rates.memory + again / rates.level3,
         }
-        return {part: uneven * time for part, time in seconds.items()}
+        own = ("multiply-adds", "loads", "stores", "level 2")  # the others are of all cores together
+        return {part: time * (uneven if part in own else 1) for part, time in seconds.items()}
 
 
 def demand(program: Program, target: Target) -> Demand:
     """What a finished program asks for: of one that :func:`swirl.ir.separate.separate` has taken apart, a loop nest."""
     nests = [apart(nest) for nest in program.nests]
-    found = [_issued(nest, program.buffers, target.simd_width) for nest in nests]
+    found = [_issued(nest, program.buffers, _lanes_of(nest, program.buffers, target)) for nest in nests]
     whole = program_work(program)
     past = {name for nest in nests for name in _streamed(nest)}
-    works = [_works(nest, program.buffers) for nest in nests]
+    inside = [_loop_bytes(nest, program.buffers) for nest in nests]
     least = _bytes(whole.touched, past)
 
     def into(size: int) -> int:
-        return least if whole.bytes <= size else sum(_into(each, past, size) for each in works)
+        return least if whole.bytes <= size else max(least, sum(_into(each, past, size) for each in inside))
 
     return Demand(
         multiply_adds=sum(each.multiply_adds for each in found),
@@ -175,6 +179,12 @@ class _Issued:
     stored: _Lanes
 
 
+def _lanes_of(nest: Nest, buffers: Mapping[str, Buffer], target: Target) -> int:
+    """Elements of a vector: half as many where some are of double precision."""
+    double = "float64" in nest.text or any(buffers[name].dtype == "float64" for name in nest.arguments)
+    return target.simd_width // 2 if double else target.simd_width
+
+
 def _issued(nest: Nest, buffers: Mapping[str, Buffer], lanes: int) -> _Issued:
     floats = floats_of(nest, buffers)
     products = stores = 0
@@ -204,8 +214,8 @@ def _slots(node: ast.AST, floats: set[str]) -> int:
             return inside + _sum(op, [value])
         case ast.BinOp(left, op, right) if is_float(node, floats):
             return inside + _sum(op, [left, right])
-        case ast.Call(ast.Name(name)) if name not in NO_ARITHMETIC:
-            return inside + SLOTS.get(name, OTHER)
+        case ast.Call(ast.Name(name), arguments) if name not in NO_ARITHMETIC:
+            return inside + SLOTS.get(name, OTHER) * max(1, len(arguments) - 1)
         case ast.Compare(left, _, others) if any(is_float(side, floats) for side in (left, *others)):
             return inside + 1
         case ast.IfExp() if is_float(node, floats):
@@ -334,28 +344,35 @@ def _bytes(touched: Sequence[Touched], past: set[str]) -> int:
     return sum(each.bytes * (2 if each.written and each.buffer not in past else 1) for each in touched)
 
 
-def _works(nest: Nest, buffers: Mapping[str, Buffer]) -> dict[Path, Work]:
-    """The loops of a nest, each with what it does."""
+@dataclass(frozen=True)
+class _LoopBytes:
+    """A loop: what it does, and what one iteration touches."""
+
+    work: Work
+    iteration: Sequence[Touched]
+
+
+def _loop_bytes(nest: Nest, buffers: Mapping[str, Buffer]) -> dict[Path, _LoopBytes]:
+    """The loops of a nest."""
     paths = [path for path, _ in loops(nest.body)]
-    return dict(zip(paths, loop_works(nest, buffers), strict=True))
+    every = zip(paths, loop_works(nest, buffers), iterations_touch(nest, buffers), strict=True)
+    return {path: _LoopBytes(work, iteration) for path, work, iteration in every}
 
 
-def _into(works: Mapping[Path, Work], past: set[str], size: int) -> int:
+def _into(found: Mapping[Path, _LoopBytes], past: set[str], size: int) -> int:
     """Bytes that come into a cache of that size, which does not hold all that a nest touches."""
 
     def below(path: Path) -> list[Path]:
         """The loops in the loop at a path with none between."""
-        inside = [p for p in works if p[: len(path)] == path and p != path]
+        inside = [p for p in found if p[: len(path)] == path and p != path]
         return [p for p in inside if not any(p[: len(q)] == q and p != q for q in inside)]
 
     def of(path: Path) -> int:
-        work, inner = works[path], below(path)
-        each: dict[str, int] = {}
-        for touched in (one for p in inner for one in works[p].touched):
-            each[touched.buffer] = max(each.get(touched.buffer, 0), touched.bytes)
-        if sum(each.values()) <= size:
+        work, inner = found[path].work, below(path)
+        if not inner or sum(touched.bytes for touched in found[path].iteration) <= size:
             return work.executions * _bytes(work.touched, past)
-        alone = [touched for touched in work.touched if touched.buffer not in each]
+        inside = {touched.buffer for p in inner for touched in found[p].work.touched}
+        alone = [touched for touched in work.touched if touched.buffer not in inside]
         return work.executions * _bytes(alone, past) + sum(map(of, inner))
 
     return sum(map(of, below(())))

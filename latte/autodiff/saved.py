@@ -88,7 +88,8 @@ def save_version(program: Program, name: str, nest: int, taken: Collection[str] 
     edits = {path: [_Reads(texts, old).visit(clone(statement))] for path, (statement, texts) in before.items()}
     nests[nest] = edited(nests, edits)[nest]
     buffer = program.buffers[name]
-    kept = Buffer(f"{buffer.name.rsplit('.', 1)[0]}.{old}", buffer.shape, buffer.dtype, "value")
+    storage = f"{buffer.name.rsplit('.', 1)[0]}.{old}"
+    kept = Buffer(storage, buffer.shape, buffer.dtype, "value", per_item=buffer.per_item)
     buffers = {**program.buffers, old: kept}
     made = []
     for index, body in enumerate(nests):

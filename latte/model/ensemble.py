@@ -360,8 +360,8 @@ class Ensemble:
         dims = (self.batch_dim, *self.dims) if self.batched else self.dims
         check_shared(repr(self), self.declared_fields(), extents, self._known, self.position, self.location)
         specs = [
-            FieldSpec("value", f"{self.name}.value", shape, dims=dims),
-            FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims),
+            FieldSpec("value", f"{self.name}.value", shape, dims=dims, per_item=self.batched),
+            FieldSpec("grad", f"{self.name}.grad", shape, role="grad", dims=dims, per_item=self.batched),
         ]
         for name, declared in self.declared_fields().items():
             specs.append(make_spec(name, self.name, declared, extents))

@@ -320,9 +320,18 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
         )
     shape = (*(extents[dim] for dim in declared.dims), *declared.shape)
     fan_in = declared.fan_in if declared.fan_in is not None else prod(declared.shape)
-    per_item = declared.dims[:1] in (("n",), tuple(extents)[:1])
-    whole = shape or (1,), declared.dtype, declared.role, declared.dims
-    return FieldSpec(name, declared.storage(owner, name), *whole, declared.init, fan_in, declared.below, per_item)
+    return FieldSpec(
+        name,
+        declared.storage(owner, name),
+        shape or (1,),
+        declared.dtype,
+        declared.role,
+        declared.dims,
+        declared.init,
+        fan_in,
+        declared.below,
+        per_item=declared.dims[:1] in (("n",), tuple(extents)[:1]),  # the batch, as the ensemble names it
+    )
 
 
 # --- neurons ------------------------------------------------------------------------------------------------

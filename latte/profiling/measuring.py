@@ -212,7 +212,7 @@ def _row(
                 },
             )
         )
-    predicted = sum(nest.predicted for nest in below)
+    predicted = sum(nest.predicted or 0.0 for nest in below)
     return row(
         program_work(compiled.program), measured.compiled[number], {"nests": tuple(below), "predicted": predicted}
     )

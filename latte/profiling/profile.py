@@ -196,13 +196,22 @@ class Profile:
 
     def beside(self, explanation: Explanation) -> Explanation:
         """An explanation of the same net (``net.explain("conv1")``) with the measured time of each loop nest beside the
-        one that the model predicts. Phases that no training step runs have neither."""
+        one that the model predicts. Phases that no training step runs have neither.
+
+        Raises:
+            DataError: the profile is of other loop nests: of another net, batch size, target or recipe.
+        """
         measured = {(row.phase, nest.nest): nest for row in self.rows for nest in row.nests}
 
         def timed(phase: str, fact: NestFact) -> NestFact:
             row = measured.get((phase, fact.label))
-            if row is None:
+            if row is None or row.demand is None:
                 return fact
+            if row.demand != fact.demand:
+                raise DataError(
+                    f"this profile is not of the nest {fact.label} as it is explained",
+                    way_out="profile the net that is explained, compiled for the same batch size and target",
+                )
             return replace(fact, predicted=row.predicted, slowest=row.slowest, measured=row.seconds)
 
         phases = [replace(p, nests=tuple(timed(p.phase, nest) for nest in p.nests)) for p in explanation.phases]

@@ -31,7 +31,8 @@ class Row:
         bound: which of the two takes so long, ``compute`` or ``memory``.
         nests: the rows of its loop nests.
         demand: of a nest, what it asks of the processor.
-        predicted: seconds by the model of :mod:`swirl.demand`; of a layer those of its nests.
+        predicted: seconds by the model of :mod:`swirl.demand`; of a layer the sum of its nests'; None in a profile of
+            earlier versions.
         slowest: the part of the model that takes so long; of a layer nothing.
     """
 
@@ -49,7 +50,7 @@ class Row:
     bound: str
     nests: tuple[Row, ...] = ()
     demand: Demand | None = None
-    predicted: float = 0.0
+    predicted: float | None = None
     slowest: str = ""
 
     @property

@@ -256,7 +256,7 @@ def satisfied(boxes: Mapping[str, Values], conditions: Sequence[ast.expr]) -> np
         return None
     mask = np.ones([box.count for box in boxes.values()], bool)
     for condition in conditions:
-        mask &= evaluate(condition, points)
+        mask &= np.asarray(evaluate(condition, points), bool)  # a whole number is a condition, too
     return mask
 
 

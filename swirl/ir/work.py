@@ -78,6 +78,16 @@ def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
     return [_work(nest, buffers, path, leaves, floats) for path, _ in loops(nest.body)]
 
 
+def iterations_touch(nest: Nest, buffers: Mapping[str, Buffer]) -> list[tuple[Touched, ...]]:
+    """What *one iteration* of each loop touches, at the most, in the order of :func:`loop_works`."""
+    nest = apart(nest)
+    leaves, found = list(leaves_of(nest)), []
+    for path, _ in loops(nest.body):
+        inside = [leaf for leaf in leaves if leaf.path[: len(path)] == path]
+        found.append(_touched(inside, _domain(nest, (*path, ("body", 0))), buffers))
+    return found
+
+
 def program_work(program: Program) -> Work:
     """The work of all nests; a buffer that several of them touch counts once."""
     nests = [apart(nest) for nest in program.nests]

@@ -322,7 +322,11 @@ class Shapes:
             term = self.pick(("t", "-t * w[j]", "t * x[i, j] - t / 2.0", "t if n[i, j] > 1 else 0.0", "t + 0.5"))
             update = [f"t: float32 = {value} if {test} else 0.0", f"part: float32 = {term}"]
             if self.flip():
-                update += ["for l in range(2):", "    part += t * w[j]", f"    {element} {self.pick(('+=', '-='))} part"]
+                update += [
+                    "for l in range(2):",
+                    "    part += t * w[j]",
+                    f"    {element} {self.pick(('+=', '-='))} part",
+                ]
             else:
                 update.append(f"{element} {self.pick(('+=', '-=', '-=', '*='))} part")
         body = [f"for k in range({bounds}):", *("    " + line for line in update)]

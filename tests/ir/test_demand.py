@@ -8,9 +8,14 @@ import pytest
 
 from latte.tools.bench.assembly import busiest_loop, counts
 from swirl.demand import Demand, Rates, demand
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
+from swirl.ir.separate import separate
+from swirl.ir.validate import validate
 from swirl.target import TARGETS, Target
 from tests.codegen.test_machine_code import CONVOLUTION, CONVOLUTION_BUFFERS, disassembled, target_named
+from tests.fuzz.checks import random_pick
+from tests.fuzz.programs import ProgramMaker
 from tests.support import program
 
 AVX512 = replace(TARGETS["avx512"], l1_bytes=4096, l2_bytes=65536)
@@ -92,6 +97,7 @@ def test_scalars_use_one_lane() -> None:
         ("b[l] * c[l] + b[l] * 2.0", 2),
         ("(b[l] + 1.0) * c[l]", 2),
         ("max(b[l], 0.0)", 1),
+        ("max(b[l], c[l], 2.0, 1.0)", 3),
         ("b[l] / c[l]", 10),
         ("exp(b[l])", 11),
         ("log(b[l])", 20),
@@ -163,6 +169,38 @@ def test_what_is_written_counts_twice_unless_it_passes_the_caches() -> None:
     plain, past = (asked(text.format(v), a=(4096, 16), b=(4096, 16)) for v in ("b[i, l]", "stream(b[i, l])"))
     assert plain.level1 == plain.level2 == plain.memory == 3 * whole
     assert past.level1 == past.level2 == past.memory == 2 * whole
+
+
+def test_loops_beside_each_other_touch_different_parts() -> None:
+    text = """
+for n in range(10):
+    for i in range(800):
+        s[0] += a[i]
+    for j in range(800):
+        s[1] += a[j + 800]
+"""
+    found = asked(text, a=(1600,), s=(2,))  # of 6400 bytes, 4096 are held: they come in for each n
+    assert found.level1 == 10 * (2 * 3200 + 2 * 2 * 4)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int) -> None:
+    made = validate(ProgramMaker(random_pick(seed)).program())
+    for part in (made, *(each for _, each in separate(made))):
+        found = demand(part, AVX512)
+        assert 0 < found.lanes <= 1 and found.level1 >= found.level2 >= found.memory >= 0
+
+
+def test_conditions_that_are_whole_numbers() -> None:
+    found = asked("for i in range(5):\n    y[i] = x[i] if i else 0.0\n", x=(5,), y=(5,))
+    assert found.memory == 4 * (4 + 2 * 5)  # x[0] is not read
+
+
+def test_vectors_of_double_precision_have_half_as_many_lanes() -> None:
+    buffers = {name: Buffer(name, (16,), "float64") for name in "ab"}
+    made = parse_program("for l in vector(16):\n    a[l] = b[l] + 1.0\n", buffers)
+    found = demand(made, AVX512)
+    assert (found.multiply_adds, found.loads, found.stores, found.lanes) == (2, 2, 2, 1.0)
 
 
 # --- time -----------------------------------------------------------------------------------------------------

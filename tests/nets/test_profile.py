@@ -451,6 +451,25 @@ def test_an_explanation_shows_measured_times_beside_the_model(net: Net, found: P
     assert "multiply-adds" in alone.summary() and "model, µs" in both._repr_html_()
 
 
+def test_a_profile_of_another_net_is_refused(found: Profile) -> None:
+    other = Net(BATCH, seed=1)
+    other.force_backward = True
+    ConvLayer(other, MemoryDataLayer(other, (CHANNELS, HEIGHT + 1, WIDTH)), num_filters=FILTERS, kernel=3, pad=1)
+    other.compile(target="portable", threads=1)
+    with pytest.raises(DataError, match="this profile is not of the nest conv1_forward_0"):
+        found.beside(other.explain("conv1"))
+
+
+def test_a_profile_from_before_the_model_has_no_times_for_it(net: Net, found: Profile) -> None:
+    facts = json.loads(found.to_json())
+    del facts["level2"], facts["level3"]
+    for row in facts["rows"]:
+        for one in (row, *row["nests"]):
+            del one["demand"], one["predicted"], one["slowest"]
+    before = Profile.from_json(json.dumps(facts))
+    assert str(before.beside(net.explain("conv1"))) == str(net.explain("conv1"))
+
+
 def test_explain_measures_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "small.py"
     file.write_text(

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from latte import MemoryDataLayer, Net
+from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
-from latte.neuron import Field, Param, normal_fan_in
+from latte.neuron import Field, Param, exp, normal_fan_in
 
 RECIPE = """\
 def forward(s, target):
@@ -33,6 +34,36 @@ class Doubled(Ensemble):
                 for c in range(C):
                     items[n, k] += doubled[k, c] * inputs[n, c]
                 value[n, k] = items[n, k] + 1.0
+
+
+def test_what_a_gradient_keeps_of_such_a_field_has_them_too() -> None:
+    class Twice(Doubled):
+        def forward(self, inputs, value, weights, doubled, items):
+            N, C = inputs.shape
+            for k in range(8):
+                for c in range(C):
+                    doubled[k, c] = exp(weights[k, c])
+                for c in range(C):
+                    doubled[k, c] = exp(doubled[k, c] * doubled[k, c])
+            for n in range(N):
+                for k in range(8):
+                    for c in range(C):
+                        value[n, k] += doubled[k, c] * inputs[n, c]
+                    items[n, k] = 0.0
+
+    net = Net(3, seed=1)
+    net.force_backward = True
+    layer = net.add_ensemble(Twice(shape=(8,), dims=("k",)))
+    net.add_connections(MemoryDataLayer(net, (5,)), layer)
+    net.compile(target="portable")
+    made = {
+        name: b
+        for item in layer_programs(net.graph, 3)
+        for p in item.programs.values()
+        for name, b in p.buffers.items()
+    }
+    kept = [buffer for name, buffer in made.items() if name.startswith("doubled_before")]
+    assert kept and all(buffer.batch_dims == 0 for buffer in kept)
 
 
 def test_dimensions_of_a_field_that_items_share(tmp_path: Path) -> None:

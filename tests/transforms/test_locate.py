@@ -193,6 +193,19 @@ def test_negative_zero_stays() -> None:
     assert (added["dx"] == left["dx"]).all()
 
 
+def test_other_iterations_do_not_divide_by_zero() -> None:
+    """What the documentation says: no 0 / 0 and no 0 * INFINITY of iterations that are left out."""
+    body = "g: float32 = dy[y] if m[y] == j else 0.0\ndx[y + j, 0] += g / dx[y + j, 1]"
+    arrays = {"dx": np.ones((4, 2), "f4"), "dy": np.ones(1, "f4"), "m": np.ones(1, "i4")}
+    arrays["dx"][0, 1] = 0.0
+    divided, left = ({name: array.copy() for name, array in arrays.items()} for _ in range(2))
+    with np.errstate(invalid="ignore"):
+        execute(windows(body, rows=1), divided)
+        execute(locate(windows(body, rows=1), "j"), left)
+    assert np.isnan(divided["dx"][0, 0]) and left["dx"][0, 0] == 1.0
+    assert (divided["dx"][1:, 0] == left["dx"][1:, 0]).all()
+
+
 @pytest.mark.parametrize("name", ["select", "branch", "loop inside", "local", "arithmetic"])
 def test_compiles_to_the_same_bits(name: str, target: Target) -> None:
     assert_compiles_to_same(locate(windows(FORMS[name], rows=17), "j"), target)
@@ -240,6 +253,14 @@ REFUSED = {
     "a place of a place": ("dx[y + j, 0] += dy[y] if m[q[y]] == j else 0.0", r"m\[q\[y\]\] is read whether"),
     "local that is not zero": (
         "g: float32 = dy[y] if m[y] == j else 0.0\nh: float32 = g + 1.0\ndx[y + j, 0] += h * 2.0",
+        "not only the iteration",
+    ),
+    "local divided by itself": (
+        "g: float32 = dy[y] if m[y] == j else 0.0\ndx[y + j, 0] += g / g",
+        "not only the iteration",
+    ),
+    "local that divides itself": (
+        "g: float32 = dy[y] if m[y] == j else 0.0\ng /= g\ndx[y + j, 0] += g",
         "not only the iteration",
     ),
     "local that is set later": (

@@ -30,7 +30,10 @@ _NOTE = "asked for its one iteration"
 
 
 @command(
-    assumes=Assumption("it does not matter whether a zero is 0.0 or -0.0, and what is multiplied with zeros is finite")
+    assumes=Assumption(
+        "it does not matter whether a zero is 0.0 or -0.0, and what is multiplied with zeros, or divides them, is "
+        "finite and not zero"
+    )
 )
 def locate(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
     """Replace a loop that does something in one iteration only by that iteration: a window that adds to its greatest
@@ -43,7 +46,7 @@ def locate(program: Program, loop_var: LoopName, *, nest: NestName | None = None
     Every statement of the loop that has an effect is under one condition ``e == j``: in an ``if``, or in a select whose
     other side changes nothing (``x += … else 0.0``, ``x *= … else 1.0``, ``x = … else x``). ``e`` is a whole number
     that stays the same in the loop. If ranges decide whether it is an iteration, no condition is left. A local that the
-    loop declares may be in between: one that is 0.0 in other iterations, as are products with it.
+    loop declares may be in between: one that is 0.0 in other iterations, as are products with it and quotients of it.
 
     Which element is touched then depends on data: loops whose iterations may touch the same one stay sequential.
 
@@ -135,7 +138,9 @@ class _Only:
 
     def _stays_zero(self, node: ast.AnnAssign | ast.Assign | ast.AugAssign, zero: set[str]) -> bool:
         if isinstance(node, ast.AugAssign) and not isinstance(node.op, (ast.Add, ast.Sub)):
-            return isinstance(node.op, (ast.Mult, ast.Div))
+            assert node.value is not None
+            divides = isinstance(node.op, ast.Div) and not self._is_zero(node.value, zero)
+            return isinstance(node.op, ast.Mult) or divides
         assert node.value is not None
         return is_empty_array(node.value) or self._is_zero(node.value, zero)
 
@@ -151,8 +156,8 @@ class _Only:
                 return self._is_zero(operand, zero)
             case ast.BinOp(left, ast.Mult(), right):
                 return self._is_zero(left, zero) or self._is_zero(right, zero)
-            case ast.BinOp(left, ast.Div(), _):
-                return self._is_zero(left, zero)
+            case ast.BinOp(left, ast.Div(), right):
+                return self._is_zero(left, zero) and not self._is_zero(right, zero)
             case ast.BinOp(left, ast.Add() | ast.Sub(), right):
                 return self._is_zero(left, zero) and self._is_zero(right, zero)
             case ast.IfExp(test, body, orelse):
