@@ -159,7 +159,9 @@ class Tapes:
         name = fresh(f"kept_{name_of(node)}", self.taken)
         self.taken.add(name)
         stored = "int32" if dtype == "bool" else dtype
-        buffer = Buffer(f"{self.program.name.split('.')[0]}.{name}", shape, stored, "value")
+        field = self.program.buffers.get(name_of(node))  # none of a local
+        storage = f"{self.program.name.split('.')[0]}.{name}"
+        buffer = Buffer(storage, shape, stored, "value", per_item=field is None or field.per_item)
         number = getattr(point.statement, "number")  # noqa: B009
         return Tape(
             name,
