@@ -208,8 +208,8 @@ def _slots(node: ast.AST, floats: set[str]) -> int:
     """The multiply-adds that could be issued in the time of a statement's arithmetic."""
     inside = sum(_slots(child, floats) for child in children(node))
     match node:
-        case ast.Subscript():
-            return 0  # addresses are computed beside
+        case ast.Subscript() | ast.Expr():
+            return 0  # addresses are computed beside; a prefetch is no arithmetic
         case ast.AugAssign(target, op, value) if is_float(target, floats):
             return inside + _sum(op, [value])
         case ast.BinOp(left, op, right) if is_float(node, floats):

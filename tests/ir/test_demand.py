@@ -109,6 +109,17 @@ def test_other_operations_count_as_the_multiply_adds_of_their_time(value: str, s
     assert asked(f"for l in vector(16):\n    a[l] = {value}\n", a=(16,), b=(16,), c=(16,)).multiply_adds == slots
 
 
+def test_prefetches_are_no_arithmetic() -> None:
+    text = """
+for i in range(8):
+    prefetch(b, (i + 4, 0), 1)
+    for l in vector(16):
+        a[i, l] = b[i, l] + 1.0
+"""
+    found = asked(text, a=(8, 16), b=(8, 16))
+    assert (found.multiply_adds, found.loads, found.stores) == (8, 8, 8)
+
+
 def test_taps_outside_are_not_counted() -> None:
     text = """
 for y in range(10):
