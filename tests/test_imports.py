@@ -18,6 +18,7 @@ GROUPS = (
     {"ir"},
     {"transforms", "codegen"},
     {"memo", "phases", "loop_facts"},
+    {"issued", "into_caches"},
     {"demand"},
     {"command_methods", "recorded"},
     {"plan_state"},

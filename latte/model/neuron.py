@@ -228,8 +228,7 @@ class FieldSpec:
     """A field of an ensemble for a given batch size: what the runtime allocates.
 
     Args:
-        name: inside bodies (``weights``).
-        storage: unique in the net (``conv1.weights``).
+        name, storage: inside bodies (``weights``), and unique in the net (``conv1.weights``).
         shape: logical, ``dims`` first.
         dtype: ``float32``, ``int32`` or ``bool``.
         role: a :class:`swirl.ir.buffers.Buffer` role.
@@ -318,17 +317,15 @@ def make_spec(name: str, owner: str, declared: Declaration, extents: dict[str, i
             location=user_location(),
             way_out=f"its dimensions are {', '.join(map(repr, extents))}: Ensemble(…, dims=(…)) names them",
         )
-    shape = (*(extents[dim] for dim in declared.dims), *declared.shape)
-    fan_in = declared.fan_in if declared.fan_in is not None else prod(declared.shape)
     return FieldSpec(
         name,
         declared.storage(owner, name),
-        shape or (1,),
+        (*(extents[dim] for dim in declared.dims), *declared.shape) or (1,),
         declared.dtype,
         declared.role,
         declared.dims,
         declared.init,
-        fan_in,
+        prod(declared.shape) if declared.fan_in is None else declared.fan_in,
         declared.below,
         per_item=declared.dims[:1] in (("n",), tuple(extents)[:1]),  # the batch, as the ensemble names it
     )

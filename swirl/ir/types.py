@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
 from swirl.errors import ValidationError
+from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import STREAM
 from swirl.ir.names import Named, Scope, apart, of_declaration, of_loop
@@ -344,3 +345,8 @@ def _explicit(nest: Nest, buffers: tuple[tuple[str, str], ...]) -> Nest:
     nest = apart(nest)
     body = Conversions().block(nest.body, {name: Named("buffer", dtype) for name, dtype in buffers})
     return nest if _same(body, nest.body) else nest.with_body(body)
+
+
+def has_doubles(nest: Nest, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether something in a nest is of double precision."""
+    return "float64" in nest.text or any(buffers[name].dtype == "float64" for name in nest.arguments)

@@ -19,6 +19,7 @@ from swirl.ir.accesses import Access, parsed
 from swirl.ir.deps import NotProved
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.statements import statements_of
+from swirl.ir.types import has_doubles
 from swirl.loop_facts import NEAR, LoopFacts, contractions, moves, perfect_chain, stride
 from swirl.transforms.rewrites.winners import finds_winners
 
@@ -75,8 +76,7 @@ class NestSchedule:
     def may_be_vectors(self) -> bool:
         """Whether the target has vectors of every type in the nest: intrinsics are of single precision."""
         (nest,), buffers = self.trials.nests, self.trials.program.buffers
-        double = "float64" in nest.text or any(buffers[name].dtype == "float64" for name in nest.arguments)
-        return not (double and self.trials.target.isa_flags)
+        return not (has_doubles(nest, buffers) and self.trials.target.isa_flags)
 
     # --- one long row ---------------------------------------------------------------------------------------
     def row(self, work: int) -> bool:
