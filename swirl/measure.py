@@ -20,6 +20,7 @@ from swirl.translation_unit import TranslationUnit
 STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
 READ_BYTES = 128 * 1024 * 1024  # more than a last-level cache of these machines holds
 LEVEL2, LEVEL3 = 0.5, 2  # level-2 caches whose bytes a thread reads, again and again, from that level
+PORTABLE_LANES = 4  # of a vector that every processor of the portable target has
 
 Step = tuple[Kernel, Sequence[np.ndarray]]
 
@@ -70,9 +71,7 @@ class Limits:
 
     def __init__(self, target: Target, runner: Runner):
         self.runner, self._target = runner, target
-        self._lanes = (
-            target.simd_width if target.isa_flags else 4
-        )  # available on every processor of the portable target
+        self._lanes = target.simd_width if target.isa_flags else PORTABLE_LANES
         sizes = {"out": runner.threads * self._lanes, "in": READ_BYTES // 4}
         self._arrays = allocate({name: ((size,), np.float32) for name, size in sizes.items()}, runner)
         self._steps = self._probes([("swirl_multiply_add", 1), ("swirl_read", 1)])
@@ -80,16 +79,22 @@ class Limits:
         self._operations = 2 * 12 * STEPS * self._lanes * runner.threads
 
     def _probes(self, wanted: Sequence[tuple[str, float]]) -> list[Step]:
-        """Kernels of the template: the function's name, and the share of the large array that it reads."""
+        """Kernels of the template: the function's name, and the share of the large array that it reads, again and again
+        until it has read as many bytes as the array has."""
         source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text()
-        texts = []
+        vector = 4 * self._lanes
+        units = []
         for name, share in wanted:
-            line = 8 * 4 * self._lanes  # bytes of an iteration
-            size = int(READ_BYTES * share) // line * line
-            values = {"LANES": self._lanes, "ROUNDS": f"{STEPS}L", "COUNT": f"{size // (4 * self._lanes)}L"}
-            values |= {"TIMES": f"{READ_BYTES // size}L", "READ": name if "read" in name else "swirl_read"}
-            texts.append("".join(f"#define {key} {value}\n" for key, value in values.items()) + source)
-        units = [TranslationUnit(name, text) for (name, _), text in zip(wanted, texts, strict=True)]
+            count = int(READ_BYTES * share) // (8 * vector) * 8  # the template reads eight vectors at once
+            values = {
+                "LANES": self._lanes,
+                "ROUNDS": f"{STEPS}L",
+                "COUNT": f"{count}L",
+                "TIMES": f"{READ_BYTES // (count * vector)}L",
+                "READ": name if "read" in name else "swirl_read",
+            }
+            defined = "".join(f"#define {key} {value}\n" for key, value in values.items())
+            units.append(TranslationUnit(name, defined + source))
         return [(load(found), [self._arrays["out"], self._arrays["in"]]) for found in build(units, self._target)]
 
     def rates(self) -> tuple[float, float]:
