@@ -98,7 +98,7 @@ def _slots(node: ast.AST, floats: set[str]) -> int:
     inside = sum(_slots(child, floats) for child in children(node))
     match node:
         case ast.Subscript() | ast.Expr():
-            return 0  # addresses are computed beside; a prefetch is no arithmetic
+            return 0  # addresses are computed meanwhile; a prefetch is not arithmetic
         case ast.AugAssign(target, op, value) if is_float(target, floats):
             return inside + _sum(op, [value])
         case ast.BinOp(left, op, right) if is_float(node, floats):

@@ -17,6 +17,11 @@ def amount(number: float, unit: str) -> str:
     return f"{number:,.3g} T{unit}"
 
 
+def microseconds(seconds: float) -> str:
+    """``1,234.5``."""
+    return f"{seconds * 1e6:,.1f}"
+
+
 def operations(work: Work) -> str:
     """Floating-point operations of one execution (the mean, where they differ)."""
     return f"{'' if work.exact else '≤ '}{amount(work.operations / max(1, work.executions), 'flop')}"
@@ -83,7 +88,7 @@ def _times(fact: NestFact) -> tuple[str, ...]:
     if fact.measured is None or fact.predicted is None:
         return ("",) * len(MEASURED)
     share = f"{fact.predicted / fact.measured:.0%}" if fact.measured else ""
-    return (f"{fact.predicted * 1e6:,.1f}", f"{fact.measured * 1e6:,.1f}", share, fact.slowest)
+    return microseconds(fact.predicted), microseconds(fact.measured), share, fact.slowest
 
 
 def model_lines(facts: Sequence[NestFact]) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from latte.model.source_location import user_location
 from latte.profiling.nests import LoopNest, loop_nests
@@ -16,6 +15,7 @@ from latte.runtime.session import Session
 from latte.runtime.timings import as_before, check_repeat
 from swirl.demand import Demand, Rates, demand
 from swirl.errors import DataError
+from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.measure import Limits, Times
 from swirl.target import Target, cache_bytes, processor_name
@@ -156,13 +156,19 @@ class Counts:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.held = cache_bytes(level=3) or 0
-        self._found: dict[str, tuple[Work, Demand]] = {}
+        self._works: dict[str, Work] = {}
+        self._demands: dict[str, Demand] = {}
 
-    def of(self, nest: LoopNest) -> tuple[Work, Demand]:
+    def work(self, kernel: str, program: Program) -> Work:
+        if kernel not in self._works:
+            self._works[kernel] = program_work(program)
+        return self._works[kernel]
+
+    def demand(self, nest: LoopNest) -> Demand:
         name = nest.kernel.name
-        if name not in self._found:
-            self._found[name] = program_work(nest.program), demand(nest.program, self.target)
-        return self._found[name]
+        if name not in self._demands:
+            self._demands[name] = demand(nest.program, self.target)
+        return self._demands[name]
 
 
 def _row(
@@ -176,13 +182,15 @@ def _row(
     """The row of the phase with that number, and those of its nests."""
     peak, bandwidth = measured.rates.peak, measured.rates.memory
 
-    def row(work: Work, times: Times, of_nest: Mapping[str, Any]) -> Row:
+    def row(kernel: str, program: Program, times: Times) -> Row:
+        work = counts.work(kernel, program)
         exact = work.exact and all(touched.exact for touched in work.touched)
         compute, memory = work.operations / peak, work.bytes / bandwidth
-        named = {"nest": "", "writes": (), **of_nest}
         return Row(
             ensemble=compiled.unit.name,
             phase=compiled.phase,
+            nest="",
+            writes=(),
             seconds=times.median,
             spread=times.spread,
             share=times.median / whole,
@@ -191,28 +199,17 @@ def _row(
             exact=exact,
             limit=max(compute, memory),
             bound=COMPUTE if compute > memory else MEMORY,
-            **named,
         )
 
-    below = []
-    for nest, times in zip(nests, measured.apart[number], strict=True):
-        work, asked = counts.of(nest)
+    def below(nest: LoopNest, times: Times) -> Row:
+        asked = counts.demand(nest)
         parts = asked.parts(measured.rates, counts.target, measured.threads, counts.held)
         slowest = max(parts, key=lambda part: parts[part])
-        below.append(
-            row(
-                work,
-                times,
-                {
-                    "nest": nest.label,
-                    "writes": nest.writes,
-                    "demand": asked,
-                    "predicted": parts[slowest],
-                    "slowest": slowest,
-                },
-            )
-        )
-    predicted = sum(nest.predicted or 0.0 for nest in below)
-    return row(
-        program_work(compiled.program), measured.compiled[number], {"nests": tuple(below), "predicted": predicted}
-    )
+        own = row(nest.kernel.name, nest.program, times)
+        named = replace(own, nest=nest.label, writes=nest.writes)
+        return replace(named, demand=asked, predicted=parts[slowest], slowest=slowest)
+
+    found = tuple(below(nest, times) for nest, times in zip(nests, measured.apart[number], strict=True))
+    predicted = sum(nest.predicted or 0.0 for nest in found)
+    own = row(compiled.kernel.name, compiled.program, measured.compiled[number])
+    return replace(own, nests=found, predicted=predicted)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from latte.explain.explanation import Explanation
 from latte.explain.facts import NestFact
-from latte.explain.showing import amount
+from latte.explain.showing import amount, microseconds
 from latte.profiling import rows as shown
 from latte.profiling.roofline import Roofs, draw
 from latte.profiling.rows import Row
@@ -30,9 +30,9 @@ NARROW = 100
 """A terminal of fewer columns gets fewer of them."""
 
 COLUMNS: Mapping[str, Callable[[Row, bool], str]] = {
-    "µs": lambda row, narrow: "" if row.nest and not narrow else shown.microseconds(row.seconds),
+    "µs": lambda row, narrow: "" if row.nest and not narrow else microseconds(row.seconds),
     "spread": lambda row, narrow: shown.spread(row),
-    "apart": lambda row, narrow: shown.microseconds(row.seconds if row.nest else row.apart),
+    "apart": lambda row, narrow: microseconds(row.seconds if row.nest else row.apart),
     "share": lambda row, narrow: f"{row.share:.1%}",
     "Gflop/s": lambda row, narrow: shown.arithmetic_rate(row),
     "GB/s": lambda row, narrow: shown.rate(row.gb_per_second),
@@ -173,7 +173,7 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return str(_page().render(p=self, show=shown))
+        return str(_page().render(p=self, show=shown, microseconds=microseconds))
 
     def to_json(self) -> str:
         """The same as a JSON object, with rates and shares; :meth:`from_json` reads it."""

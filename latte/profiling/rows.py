@@ -108,11 +108,6 @@ def name(row: Row) -> str:
     return f"{row.nest} → {', '.join(row.writes[:2])}{', …' if len(row.writes) > 2 else ''}"
 
 
-def microseconds(seconds: float) -> str:
-    """``1,234.5``."""
-    return f"{seconds * 1e6:,.1f}"
-
-
 def spread(row: Row) -> str:
     """Half of the width of the middle half, in percent of the median."""
     low, high = row.spread

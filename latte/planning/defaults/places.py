@@ -13,7 +13,7 @@ from swirl.ir.accesses import Access, parsed
 from swirl.ir.names import INDEX_CALLS
 from swirl.ir.nest import names_in
 from swirl.ir.statements import Statement, statements_of
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, nodes
 from swirl.loop_facts import stride, trips
 from swirl.transforms.rewrites.bounds import conjuncts, equal_to
 
@@ -81,12 +81,7 @@ def places_of(statement: Statement, known: Sequence[Statement]) -> Places | None
 
 def _makers(statement: Statement, known: Sequence[Statement]) -> list[Statement]:
     """A statement, and those that declare the locals which it reads, directly or not."""
-    declared = {
-        one.node.target.id: one
-        for one in known
-        if isinstance(one.node, ast.AnnAssign)
-        if isinstance(one.node.target, ast.Name)
-    }
+    declared = {name_of(one.node.target): one for one in known if isinstance(one.node, ast.AnnAssign)}
     found = [statement]
     for one in found:  # it grows as we go
         makers = [declared[access.name] for access in one.accesses if access.kind == "read" and access.name in declared]
