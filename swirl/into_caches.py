@@ -2,7 +2,7 @@
 
 The cache holds what an iteration touches of the outermost loop whose iterations fit; of everything that all iterations
 of that loop touch, each byte comes in once: the footprints of TTiLE, and section II-D of Georganas et al., *Anatomy of
-high-performance deep learning convolutions on SIMD architectures*, SC 2018. There are no lines and no associativity.
+high-performance deep learning convolutions on SIMD architectures*, SC 2018. Cache lines and associativity are left out.
 """
 
 from __future__ import annotations
