@@ -26,9 +26,10 @@ from latte.tools.bench.command import as_json, bench, table
 from latte.tools.bench.levels import LEVELS, up_to
 from latte.tools.bench.ours import Layers, our_side
 from latte.tools.bench.shipped_layers import SHIPPED
-from latte.tools.bench.workers import OURS, Side, Worker, Workers, sides
+from latte.tools.bench.workers import ON_ONE_THREAD, OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 from swirl.phases import PHASES
+from swirl.target import TARGETS, why_not
 
 ROOT = Path(__file__).parents[2]
 
@@ -211,13 +212,30 @@ def test_a_run_with_a_process_for_each_side(tmp_path: Path, monkeypatch: pytest.
         return {name: values * (1.01 if worker.side.name == "PyTorch tuned" else 1) for name, values in found.items()}
 
     monkeypatch.setattr(Worker, "results", wrong)
-    ran = run("bn-relu", "--shape", "3,5,4", "--json", str(tmp_path / "rows.json"))
+    ran = run("bn-relu", "--shape", "3,5,4", "--threads", "2", "--json", str(tmp_path / "rows.json"))
     assert ran.exit_code == 0, ran.output
-    assert re.search(r"bn-relu [\d,]+ step: Latte [\d.]+ ms .* of the limit; PyTorch [\d.]+×", ran.output)
+    assert re.search(
+        r"bn-relu [\d,]+ step: Latte [\d.]+ ms .* of the limit; one thread [\d.]+×; PyTorch [\d.]+×", ran.output
+    )
     (found,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert set(found["seconds"]) == {"Latte", "PyTorch"} and all(found["seconds"].values())
+    assert set(found["seconds"]) == {"Latte", "one thread", "PyTorch"} and all(found["seconds"].values())
     assert "its results differ from PyTorch's, too" in found["missing"]["PyTorch tuned"]
     assert found["operations"] > 0
+
+
+@pytest.mark.slow
+def test_compiled_peers_do_not_share_code_between_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.compile`` took loops over vectors of 16 from its cache for AVX2: half of the results were wrong."""
+    pytest.importorskip("torch")
+    if reason := why_not(TARGETS["avx512"]):
+        pytest.skip(reason)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for target in ("avx512", "avx2"):
+        ours, *_, compiled = sides(target)
+        (found,) = alternate.measured(
+            parsed("relu", "2,8,6"), ["step"], [ours, compiled], 1, target, False, 1, lambda text: None
+        )
+        assert not found.missing, target
 
 
 def test_phases_that_are_parts_of_others() -> None:
@@ -367,6 +385,17 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_beside_ours_what_it_is_without_recipes() -> None:
     ran = run("conv", "--shape", "3,16,16,6", "--default-schedule")
     assert ran.exit_code == 0 and "default schedule 50.00×" in ran.output, ran.output
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(
+    ("arguments", "scaling"),
+    [(["--threads", "3"], True), (["--threads", "3", "--no-scaling"], False), (["--threads", "1"], False)],
+)
+def test_ours_is_also_timed_on_one_thread(arguments: list[str], scaling: bool) -> None:
+    assert ON_ONE_THREAD.threads == 1
+    ran = run("relu", "--shape", "2,3,4", *arguments)
+    assert ran.exit_code == 0 and ("one thread 50.00×" in ran.output) == scaling, ran.output
 
 
 def measured(case: Case, phases: Sequence[str], with_sides: Sequence[Side], *rest: Any) -> list[Row]:

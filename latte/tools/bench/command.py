@@ -24,7 +24,15 @@ from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS, has_recipe
 from latte.tools.bench.report import machine, report_console, spread
 from latte.tools.bench.sweep import Sweep, bases, code_digest, falls, measure
-from latte.tools.bench.workers import HELD_TO_AVX2, OURS, WITHOUT_RECIPES, Side, instruction_sets, sides
+from latte.tools.bench.workers import (
+    HELD_TO_AVX2,
+    ON_ONE_THREAD,
+    OURS,
+    WITHOUT_RECIPES,
+    Side,
+    instruction_sets,
+    sides,
+)
 from latte.tools.results import ResultFile, write_results
 from swirl.config import available_cores
 from swirl.errors import LatteError
@@ -32,8 +40,8 @@ from swirl.target import TARGETS, resolve_target
 
 PHASES = ("forward", "backward", "update", "step")
 UNUSED = {
-    "sweep": ("set_name", "batch", "phases", "rounds", "compiled", "plot"),
-    "breakdown": ("phases", "kernels"),
+    "sweep": ("set_name", "batch", "phases", "rounds", "compiled", "scaling", "plot"),
+    "breakdown": ("phases", "scaling", "kernels"),
     "": ("kernels",),
 }
 """Options that are of no use beside another one, or without any."""
@@ -73,6 +81,9 @@ UNUSED = {
 )
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1), help="How often the sides take turns.")
 @click.option("--compiled/--no-compiled", default=True, show_default=True, help="Whether torch.compile is a peer.")
+@click.option(
+    "--scaling/--no-scaling", default=True, show_default=True, help="Whether ours is also timed on one thread."
+)
 @click.option("--json", "json_path", type=ResultFile(), help="All times, to a file.")
 @click.option(
     "--sweep",
@@ -105,6 +116,7 @@ def bench(
     layout: str | None,
     rounds: int,
     compiled: bool,
+    scaling: bool,
     json_path: Path | None,
     sweep: bool,
     kernels: int,
@@ -146,6 +158,8 @@ def bench(
         if plot is not None:
             plots.operators(parts, title, plot)
         return
+    if scaling and count > 1:
+        peers.insert(1, ON_ONE_THREAD)
     if default_schedule:
         peers.insert(1, WITHOUT_RECIPES)
     for case in wanted:

@@ -24,8 +24,16 @@ REUSED_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4000000000:"
     "glibc.malloc.trim_threshold=20000000000",
 }
-HELD_TO_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-"""What keeps PyTorch's libraries from AVX-512: oneDNN (convolutions), its own kernels, MKL (matrix products)."""
+HELD_TO_AVX2 = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+}
+"""What keeps PyTorch's libraries from AVX-512: oneDNN (convolutions), its own kernels and those that it compiles, MKL
+(matrix products). The keys of the compiler's graph caches lack the instructions: it would take loops over vectors of 16
+that another process has left there, compile them for vectors of 8, and compute half of the elements."""
 
 
 PROBE = """
@@ -56,6 +64,7 @@ class Side:
         environment: variables of its process.
         level: of ours, with which commands of the recipe; see :mod:`latte.tools.bench.levels`. All by default.
         recipes: of ours, whether the layers have theirs.
+        threads: by default those of the case.
     """
 
     name: str
@@ -65,10 +74,12 @@ class Side:
     environment: tuple[tuple[str, str], ...] = ()
     level: int | None = None
     recipes: bool = True
+    threads: int | None = None
 
 
 OURS = "Latte"
 WITHOUT_RECIPES = Side("default schedule", peer=False, recipes=False)
+ON_ONE_THREAD = Side("one thread", peer=False, threads=1)
 
 
 def sides(target: str, compile_peer: bool = True) -> list[Side]:
@@ -184,7 +195,8 @@ class Workers:
         parameters = None
         if side.peer:
             parameters = self.path("parameters.npz")
-        worker = Worker(side, self.case, self.threads, self.target, self.blocks, Path(self.folder.name), parameters)
+        threads = side.threads or self.threads
+        worker = Worker(side, self.case, threads, self.target, self.blocks, Path(self.folder.name), parameters)
         self.running[side.name] = worker
         if not side.peer:
             worker.ask(do="parameters", to=str(self.path("parameters.npz")))
