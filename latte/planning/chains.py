@@ -81,6 +81,10 @@ def find_chains(
         name, joined = chain_name(members), joined_phases(file.recipe)
         if name in decided:  # by a file; phases that it does not name, or leaves, stay apart
             continue
+        if (unused := _unused(graph, members, file)) is not None:  # as if there were no file
+            for member in members:
+                notes.setdefault(member.name, []).append(f"the recipe of {name} is not used: {unused}")
+            continue
         decided.add(name)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
         why = {phase: left[name, phase] for phase in free if (name, phase) in left}
@@ -215,12 +219,16 @@ def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], fi
     for member in members:
         if member.commands:
             return f"{member.name} has commands of its own"
-        none = has_none(graph, member)
-        if none and file.recipe.path is not None and file.choice < Choice.NET:
-            return f"{member.name} is to have no recipe"
-        if not none and choice_for(graph, member) > file.choice:
+        if not has_none(graph, member) and choice_for(graph, member) > file.choice:
             return f"{member.name} has a recipe of its own"
     return None
+
+
+def _unused(graph: Graph, members: Sequence[Ensemble], file: ChainRecipe) -> str | None:
+    """Why a file is not for these layers, or None: one of them is to have no recipe, and nobody has named this one."""
+    if file.recipe.path is None or file.choice >= Choice.NET:
+        return None
+    return next((f"{member.name} is to have no recipe" for member in members if has_none(graph, member)), None)
 
 
 def _forked(members: Sequence[Ensemble], found: Sequence[Chain]) -> str | None:

@@ -124,6 +124,23 @@ def test_together_and_apart(layers: tuple[Layer, ...], joined: set[str]) -> None
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * float(np.abs(other).max()))
 
 
+def test_layers_whose_recipes_are_taken_away() -> None:
+    """The chain of their kinds has a recipe, too, which is not for them then."""
+    net, together = declared(BatchNormLayer, ReLULayer)
+    for layer in together[1:]:
+        net.use_recipe(layer, None)
+    plan, names = planned(net)
+    assert {"batch_norm1_relu1.forward", "batch_norm1.backward", "relu1.backward"} <= names, names
+    assert "the recipe of batch_norm1_relu1 is not used: batch_norm1 is to have no recipe" in plan.notes["relu1"]
+    with lowered():
+        other_net, apart = declared(BatchNormLayer, ReLULayer)
+        other_net.compile()
+        expected = results(other_net, apart)
+    net.compile()
+    for one, other in zip(results(net, together), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * float(np.abs(other).max()))
+
+
 @pytest.mark.parametrize(
     ("layer", "outputs", "batch", "why"),
     [
