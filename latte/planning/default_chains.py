@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, pairwise
+from math import prod
 
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
@@ -14,6 +15,7 @@ from latte.planning.defaults.trials import Trials, step
 from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
 from swirl.errors import LatteError, LeftApart
 from swirl.ir.nest import Nest, Program
+from swirl.ir.paths import Path
 from swirl.ir.statements import Statement, statements_of
 from swirl.loop_facts import executions, wants_lanes
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
@@ -21,6 +23,9 @@ from swirl.target import Target
 
 CALLS = 128
 """Calls of functions one by one that take as long as a kernel of its own costs."""
+ELEMENTS = 64
+"""Elements that are stored and read again in the time of such a call."""
+AGAIN = "computed again where it is read: no more bytes pass by than if it were stored"
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,9 @@ class Pair:
 def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple[str, str], str]) -> ChainRecipe | None:
     """The default schedule of neighbouring layers, or None where they have none.
 
-    Every layer but the first one reads its source one to one and has no recipe. If the first one has a recipe, its
-    ``forward`` schedules the joined loops; otherwise the default schedule does, also backwards. What is refused then,
-    has an element made in one loop and read in another, or would be slower joined, is left to the layers.
+    Every layer but the first one reads its source one to one and has no recipe. The first one's recipe, or the default
+    schedule, schedules the joined loops. What is refused then, has an element made in one loop and read in another,
+    where it had better not be computed again, or would be slower joined, is left to the layers.
 
     Args:
         graph: of the net.
@@ -51,15 +56,12 @@ def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple
     first, *others = members
     if not all(map(_reads_one_to_one, members, others)) or any(recipe_path(graph, each) for each in others):
         return None
-    path, pairs = recipe_path(graph, first), [_pair(*pair) for pair in pairwise(members)]
+    kind, pairs = first.kind if recipe_path(graph, first) else None, [_pair(*pair) for pair in pairwise(members)]
     functions: dict[str, Callable[[Schedule, Target], None]] = {
-        "forward": partial(_forward, pairs, first.kind if path else None)
+        phase: partial(_phase, pairs, kind, phase)
+        for phase in ("forward", "backward")
+        if len(pairs) == 1 or not any((pair.name, phase) in left for pair in pairs)
     }
-    if path is None:
-        functions["backward"] = partial(_backward, pairs)
-    for phase in [*functions] if len(pairs) > 1 else ():
-        if any((pair.name, phase) in left for pair in pairs):
-            del functions[phase]
     kinds = tuple(member.kind for member in members)
     return ChainRecipe(Recipe(DEFAULT_SCHEDULE, functions, kinds), Choice.SHIPPED) if functions else None
 
@@ -72,32 +74,31 @@ def _pair(source: Ensemble, sink: Ensemble) -> Pair:
     return Pair(chain_name([source, sink]), frozenset({f"{source.name}.value", f"{source.name}.grad"}))
 
 
-def _forward(pairs: Sequence[Pair], kind: str | None, s: Schedule, target: Target) -> None:
+def _phase(pairs: Sequence[Pair], kind: str | None, phase: str, s: Schedule, target: Target) -> None:
+    """Join and schedule.
+
+    Args:
+        kind: of the first layer, if it has a recipe.
+    """
     apart = s.copy()
-    _join(pairs, "forward", s, target, own_loops=kind is None)
-    if kind is None:
-        DEFAULTS["forward"](s, target)
-    else:
+    _join(pairs, phase, s, target, own_loops=kind is None)
+    for each in (phase, "update") if phase == "backward" else (phase,):
+        if each not in s.programs:  # the update may have become a part of backward
+            continue
+        if kind is None:
+            DEFAULTS[each](s, target)
+            continue
         try:
-            s.recipe(kind, "forward")
+            s.recipe(kind, each)
         except LeftApart:
             raise
         except LatteError as error:
-            s.leave_apart("forward", f"the recipe of {kind} is for that layer alone: {error.message}")
-    _keep_lanes(pairs, "forward", s, apart, target)
-
-
-def _backward(pairs: Sequence[Pair], s: Schedule, target: Target) -> None:
-    apart = s.copy()
-    _join(pairs, "backward", s, target, own_loops=True)
-    DEFAULTS["backward"](s, target)
-    if "update" in s.programs:  # is scheduled with backward, if not joined with it
-        DEFAULTS["update"](s, target)
-    _keep_lanes(pairs, "backward", s, apart, target)
+            s.leave_apart(phase, f"the recipe of {kind} is for that layer alone: {error.message}")
+    _keep_lanes(pairs, phase, s, apart, target)
 
 
 def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own_loops: bool) -> None:
-    """Join the loops of the layers if each element is then read where it is made.
+    """Join the loops of the layers if each element is then read where it is made, or had better be computed again.
 
     Args:
         own_loops: whether contractions are to have loops of their own where that is better for them.
@@ -109,14 +110,52 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
     between = _between(pairs, trials.program)
     trial = trials.scratch()
     trial.together([step("", "fuse_layers", keep=[*between])])
-    for name, pair in between.items():
-        if not _met(trial.program, name):
-            raise LeftApart("an element is not read in the iteration that makes it", phase=phase, unit=pair.name)
+    again = [name for name in between if not _met(trial.program, name)]
     for nest in PhaseSchedule(trials).parted() if own_loops else ():
         for name in nest.arguments:
-            if name in between:
+            if name in between and name not in again:
                 raise LeftApart("sums have loops of their own", phase=phase, unit=between[name].name)
-    trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
+    _compute_again({name: between[name] for name in again}, trials, keep=[*between])
+    if len(again) < len(between):
+        trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
+
+
+def _compute_again(unmet: Mapping[str, Pair], trials: Trials, keep: Sequence[str]) -> None:
+    """Compute the elements of buffers where they are read, instead of storing them.
+
+    Raises:
+        LeftApart: more bytes would pass by, or it is refused.
+    """
+
+    def check(name: str, ok: bool) -> None:
+        if not ok:
+            what = "an element is not read in the iteration that makes it"
+            raise LeftApart(what, phase=trials.phase, unit=unmet[name].name)
+
+    for name in unmet:  # the update only adds reads
+        check(name, _pays_again(trials.program, name))
+    if unmet and "update" in trials.s.programs:
+        trials.apply("the update reads the same", "fuse_layers", "update", keep=keep)
+    for name in unmet:
+        check(name, _pays_again(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
+
+
+def _pays_again(program: Program, buffer: str) -> bool:
+    """Whether no more bytes pass by where a buffer's elements are computed again at each read, and not stored."""
+    known = [(nest.label, s, s.accesses) for nest in program.nests for s in statements_of(nest)]
+    made = [s for _, s, accesses in known if any(a.name == buffer and a.kind != "read" for a in accesses)]
+    if len(made) != 1 or wants_lanes(made[0]):
+        return False
+    operands = {a.name for a in made[0].accesses if a.kind == "read" and len(a.own) == len(made[0].loops)}
+    passes: dict[tuple[str, Path], set[str]] = {}  # loop → what is read there
+    for label, s, accesses in known:
+        names = {a.name for a in accesses if a.kind == "read"}
+        if s is not made[0]:
+            passes.setdefault((label, s.path[:-1]), set()).update(names)
+        if buffer in names and executions(s) > executions(made[0]):
+            return False
+    reading = [names for names in passes.values() if buffer in names]
+    return sum(len(operands - names) for names in reading) <= len(operands) + len(reading) + 1
 
 
 def _between(pairs: Sequence[Pair], program: Program) -> dict[str, Pair]:
@@ -134,12 +173,13 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
     Raises:
         LeftApart: they would be; ``unit`` names the pair before the first layer that has lanes by itself.
     """
-    if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS:
-        return
     program = apart.programs[phase]
+    between = _between(pairs, program)
+    passing = sum(prod(program.buffers[name].shape) for name in between)
+    if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
+        return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}
     DEFAULTS[phase](apart, target)
-    between = _between(pairs, program)
     for label, nest in callers.items():
         own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
         made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
