@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 from latte.autodiff.prepare import assign, edited, plain_updates, rebuild
 from latte.autodiff.uses import Use, sites, uses_of
@@ -11,9 +11,10 @@ from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
-from swirl.ir.nest import Program, clone, constant, expr, fresh, make_nest, reference, substitute
+from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, make_nest, reference, substitute
 from swirl.ir.paths import Path, edit_block
 from swirl.ir.printing import unparse
+from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
 from swirl.transforms.rewrites.sites import taken_names
 
@@ -35,7 +36,7 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
         and site.node.target.id == local
     )
     shape, indices = [], []
-    for loop in home.loops:
+    for loop in as_an_array(home.loops, sites(nests)):
         if loop.extent is None or loop.step != 1:
             raise DerivativeError(
                 f"{local} cannot be kept: the loop over {loop.var} has no constant length",
@@ -60,6 +61,20 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
     buffers = {**program.buffers, name: buffer}
     made = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
+
+
+def as_an_array(loops: Sequence[Loop], known: Iterable[Statement]) -> list[Loop]:
+    """Loops in the order of an array's subscripts, of one that is written before others: what is kept for each
+    iteration lies in memory as the array does then, with the items outside, whatever the order of the loops."""
+    by_name = {loop.var: loop for loop in loops}
+    found = (
+        (access.kind == "read", [index.id for index in access.own if isinstance(index, ast.Name)])
+        for statement in known
+        for access in statement.accesses
+    )
+    fitting = [(read, order) for read, order in found if sorted(order) == sorted(by_name)]
+    order = min(fitting, key=lambda each: each[0])[1] if fitting else by_name
+    return [by_name[name] for name in order]
 
 
 def save_version(program: Program, name: str, nest: int, taken: Collection[str] = ()) -> tuple[Program, str] | None:

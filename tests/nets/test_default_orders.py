@@ -9,7 +9,7 @@ import pytest
 from docs.commands import nests as example
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from latte.neuron import INFINITY, Field, Param, exp, log, normal_fan_in, zeros
+from latte.neuron import INFINITY, Field, Param, exp, log, normal_fan_in, sqrt, zeros
 from latte.planning.defaults import nests
 from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.trials import Trials
@@ -189,3 +189,68 @@ def test_a_loop_of_one_iteration_hides_no_loops_from_threads(monkeypatch: pytest
     after = assert_same(before, s.programs["forward"])
     shared = {loop_of(node).var for _, node in loops(after.nests[0].body) if loop_of(node).kind == "parallel"}
     assert shared == {"c", "d"}, after.text
+
+
+class DilatedLeaky(Ensemble):
+    """A dilated depthwise convolution and a leaky ReLU, channels innermost."""
+
+    weights = Param("c", shape=(3, 3), init=normal_fan_in)
+
+    def forward(self, first, weights, value):
+        N, C, H, W = first.shape
+        for n in range(N):
+            for y in range(H):
+                for x in range(W):
+                    for c in range(C):
+                        total = 0.0
+                        for i in range(3):
+                            row = y + 2 * i - 2
+                            if 0 <= row < H:
+                                for j in range(3):
+                                    column = x + 2 * j - 2
+                                    if column >= 0 and column < W:
+                                        total += weights[c, i, j] * first[n, c, row, column]
+                        value[n, c, y, x] = total if total > 0.0 else 0.1 * total
+
+
+class LocalContrast(Ensemble):
+    """A pixel beside the moments of the pixels of its window that exist."""
+
+    def forward(self, first, value):
+        N, C, H, W = first.shape
+        for n in range(N):
+            for c in range(C):
+                for y in range(H):
+                    for x in range(W):
+                        total, squares, count = 0.0, 0.0, 0.0
+                        for i in range(5):
+                            for j in range(5):
+                                if 0 <= y + i - 2 < H and 0 <= x + j - 2 < W:
+                                    v = first[n, c, y + i - 2, x + j - 2]
+                                    total += v
+                                    squares += v * v
+                                    count += 1.0
+                        mean = total / count
+                        value[n, c, y, x] = (first[n, c, y, x] - mean) / sqrt(squares / count - mean * mean + 0.01)
+
+
+@BOTH
+@pytest.mark.parametrize("layer", [DilatedLeaky, LocalContrast])
+def test_gradients_of_windows_go_to_neighbours_by_way_of_locals(layer: type[Ensemble], target: str) -> None:
+    """Each element of the gradient is a sum over the window: nothing is scattered."""
+    net, made = declared(layer(shape=(3, 7, 19), dims=("c", "y", "x")), (3, 7, 19))
+    for phase, before, after, commands in scheduled(net, made, target):
+        assert_same(before, after, seeds=(0,), finite=True)
+        texts = applied_texts(commands)
+        assert "gather" not in str(texts), (phase, texts)
+        if phase == "backward":
+            assert "reindex('backward', 'x" in str(texts) and "reindex('backward', 'y" in str(texts), texts
+        for name, buffer in before.buffers.items():
+            assert not name.startswith("kept_") or buffer.shape == (2, 3, 7, 19), (name, buffer.shape)
+
+
+@BOTH
+def test_short_loops_with_a_condition_between_go_outside_of_lanes(target: str) -> None:
+    net, made = declared(DilatedLeaky(shape=(3, 7, 19), dims=("c", "y", "x")), (3, 7, 19))
+    (texts,) = (applied_texts(c) for phase, _, _, c in scheduled(net, made, target) if phase == "update")
+    assert "reorder('update', ['i', 'j_1', 'x'])" in texts, texts

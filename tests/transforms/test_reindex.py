@@ -124,6 +124,41 @@ def test_an_order_that_matters_is_kept() -> None:
     assert_same(before, reindex(before, later="i + 3"))
 
 
+def test_conditions_between_the_loops() -> None:
+    before = program(
+        """
+for y in range(5):
+    for x in range(6):
+        for i in range(3):
+            if 0 <= y + i - 1 and y + i - 1 < 5:
+                for j in range(3):
+                    if x + j >= 1:
+                        if x + j < 7:
+                            g[y + i - 1, x + j - 1] += d[y, x] * w[i, j]
+""",
+        d=(5, 6),
+        g=(5, 6),
+        w=(3, 3),
+    )
+    across = assert_same(before, reindex(before, ix="x + j - 1"))
+    assert "for ix in range(6)" in across.text and "g[y + i - 1, ix]" in across.text, across.text
+    both = assert_same(before, reindex(across, iy="y + i - 1"))
+    assert "g[iy, ix] +=" in both.text, both.text
+    data = program(
+        """
+for x in range(6):
+    if f[x] > 0.0:
+        for j in range(3):
+            g[x + j] += d[x]
+""",
+        d=(6,),
+        f=(6,),
+        g=(8,),
+    )
+    with pytest.raises(Refused, match="the loops of the expression are not perfectly nested"):
+        reindex(data, ix="x + j")
+
+
 def test_loops_of_the_expression_are_brought_together() -> None:
     before = program(
         """

@@ -9,7 +9,7 @@ from latte.planning.defaults.trials import Step, step
 from swirl.ir.nest import names_in
 from swirl.ir.paths import at
 from swirl.ir.trees import name_of
-from swirl.loop_facts import LoopFacts, perfect_chain
+from swirl.loop_facts import LoopFacts
 
 KEPT = 512
 """Iterations for which what one of them computes is kept, at the most: a level-1 cache holds several such locals."""
@@ -30,7 +30,7 @@ def outside(found: LoopFacts, loops: Sequence[LoopFacts]) -> tuple[list[Step], s
     inside = [each for each in loops if found.contains(each)]
     node = at(found.nest.body, found.path)
     assert isinstance(node, ast.For)
-    if not inside or len(perfect_chain(found.nest, inside[0].path)) != len(inside):
+    if not inside or _chained(at(found.nest.body, inside[0].path)) != len(inside):
         return [], found.var
     used = names_in(at(found.nest.body, inside[0].path))
     declared = [name_of(one.target) for one in node.body if isinstance(one, ast.AnnAssign)]
@@ -44,3 +44,14 @@ def outside(found: LoopFacts, loops: Sequence[LoopFacts]) -> tuple[list[Step], s
     steps.append(step(why, "scalar_expand", kept, var))
     steps.append(step(f"{var} is innermost", "reorder", [*(each.var for each in inside), var]))
     return steps, var
+
+
+def _chained(node: ast.stmt) -> int:
+    """How many loops are one in the other, with nothing but conditions between, which ``reorder`` moves inside."""
+    count = 0
+    while isinstance(node, (ast.For, ast.If)):
+        count += isinstance(node, ast.For)
+        if len(node.body) != 1 or node.orelse:
+            break
+        (node,) = node.body
+    return count

@@ -14,16 +14,15 @@ from itertools import pairwise
 from math import lcm, prod
 
 from latte.planning.defaults.blocking import all_make, gains_alone, order_products
+from latte.planning.defaults.gathering import gather
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
 from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.packing import READ_OFTEN, join_rows, turn
-from latte.planning.defaults.places import go_to_places, places_of
+from latte.planning.defaults.places import go_to_places
 from latte.planning.defaults.trials import Trials
-from swirl.ir.affine import affine
-from swirl.ir.nest import Loop, Nest, fresh, variable_of
+from swirl.ir.nest import Loop, Nest, variable_of
 from swirl.ir.paths import Path, loops
-from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
 from swirl.loop_facts import (
@@ -41,7 +40,6 @@ from swirl.loop_facts import (
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
-from swirl.transforms.rewrites.sites import taken_names
 
 COUNTED = 2**31
 """Iterations of one loop must be fewer."""
@@ -90,7 +88,7 @@ class PhaseSchedule:
             self.divide(number)
             go_to_places(replace(self.trials, nest=number))
             self.unclamp(number)
-            self.gather(number)
+            gather(replace(self.trials, nest=number))
         join(self.trials)
         self.flatten()
         self.keep_near()
@@ -140,35 +138,6 @@ class PhaseSchedule:
             why = "the ends alone are clamped"
             if longest > 1 and own.apply(why, "split", var, cuts):
                 own.name_apart()
-
-    def gather(self, number: int) -> None:
-        """Sums whose iterations add to each other's elements become loops over the elements."""
-        own = replace(self.trials, nest=number)
-        adding = [
-            (s, index) for s in statements_of(own.nests[0]) for a in s.accesses if a.kind == "add" for index in a.own
-        ]
-        own.name_apart({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
-        tried: set[tuple[str, int]] = set()  # array and dimension, once each: a reindex may leave other sums in it
-        while (found := self._scattered(own, tried)) is not None:
-            moved, index = found
-            new = fresh(f"{moved}_to", taken_names(own.program))
-            own.apply("each iteration sums elements of its own", "reindex", moved, **{new: index})
-
-    def _scattered(self, own: Trials, tried: set[tuple[str, int]]) -> tuple[str, str] | None:
-        """The longest loop in a subscript of a sum, and the subscript, if other loops reach the same elements; it is
-        noted as tried."""
-        known = statements_of(own.nests[0])
-        for statement in known:
-            places = places_of(statement, known)
-            if places is not None and places.fit_lanes(own):
-                continue
-            for access in statement.accesses:
-                for dim, index in enumerate(access.own if access.kind == "add" else ()):
-                    moved = _overlapping(statement, index)
-                    if moved is not None and (access.name, dim) not in tried and access.name in own.program.buffers:
-                        tried.add((access.name, dim))
-                        return moved, unparse(index)
-        return None
 
     def flatten(self) -> None:
         """Loops over contiguous memory become one."""
@@ -349,29 +318,3 @@ def _moving_ends(statement: Statement, loop: Loop, rows: Sequence[ast.expr]) -> 
     clamping = {name for end in (loop.start, loop.stop) for name in _clamped(end)} if along else set()
     long = {each.var for each in statement.loops if (each.extent or 0) >= trips(loop, statement.ranges)}
     return {var for var in clamping & long if any(var in own and loop.var not in own for own in names)}
-
-
-def _sums_more(statement: Statement) -> bool:
-    """Whether a sum has terms along loops that move none of its subscripts: these run on, whichever of the others a
-    stride leaves out."""
-    (target,) = [access for access in statement.accesses if access.kind == "add"]
-    moving = names_in(ast.Tuple(list(target.own), ast.Load()))
-    return any(loop.var not in moving for loop in statement.loops if loop.extent != 1)
-
-
-def _overlapping(statement: Statement, index: ast.expr) -> str | None:
-    """The longest loop in a subscript, where iterations of other loops in it may have the same element; if it moves by
-    a stride, only of sums that have other terms, too."""
-    form = affine(index)
-    heads = {loop.var: trips(loop, statement.ranges) for loop in statement.loops}
-    moving = [var for var in form.terms if heads.get(var) != 1] if form is not None else []
-    if form is None or len(moving) < 2 or not set(moving) <= set(heads):
-        return None
-    longest = max(moving, key=lambda var: heads[var])
-    reach = 1
-    for coefficient, var in sorted((abs(form.terms[var]), var) for var in moving):
-        if coefficient < reach:
-            own = abs(form.terms[longest]) == 1 or _sums_more(statement)
-            return longest if own else None
-        reach = coefficient * heads[var]
-    return None  # digits of one number: each iteration has elements of its own

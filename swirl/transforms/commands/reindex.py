@@ -11,7 +11,7 @@ from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simpl
 from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
 from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute, variable_of
-from swirl.ir.paths import Path, at, replace_at
+from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
 from swirl.transforms.arguments import LoopName, NestName
@@ -19,7 +19,7 @@ from swirl.transforms.command import command
 from swirl.transforms.rewrites.bounds import conjunction, conjuncts, restricted
 from swirl.transforms.rewrites.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.dependence_order import check_order, tagged
-from swirl.transforms.rewrites.nesting import chain_to, isolate, vars_below
+from swirl.transforms.rewrites.nesting import chain_to, conditions_inside, isolate, vars_below
 from swirl.transforms.rewrites.permutation import way_to_nest
 from swirl.transforms.rewrites.refusals import WayOut, refuse
 from swirl.transforms.rewrites.sites import LeftAlone, Site, find_loops, loop_at, loop_names, rewrite_each, taken_names
@@ -41,7 +41,7 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
 
     Where the coefficient of the loop is not ±1 (a stride), a condition on the remainder is added; it is decided
     statically once the loops in it are unrolled or split into residue classes. Loops inside that the expression names
-    are first nested directly with the loop (distribution), where that is legal.
+    are first nested directly with the loop, where that is legal: by distribution, and conditions between go inside.
 
     Args:
         loop_var: the loop to be replaced; by default the outermost of those in the expression.
@@ -163,7 +163,7 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     solution = _Solution.of(loop.var, name, form)
     body = [solution.visit(clone(statement)) for statement in leaf.body]
     conditions = solution.conditions(loop)
-    if len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse:
+    while len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse:
         conditions += conjuncts(body[0].test)
         body = body[0].body
     ranges = {**ranges_at(nest.body, end), **loop_range(chain[-1], ranges_at(nest.body, end))}
@@ -198,7 +198,13 @@ def _perfect(nest: Nest, path: Path, names: set[str], way_out: WayOut) -> tuple[
     """The nest with the loops ``names``, at and below ``path``, nested directly; and where they start now."""
     if chain_to(nest.body, path, names) is not None:
         return nest, path
-    old = tagged(nest.body)
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    around = {variable_of(outer) for outer in enclosing(nest.body, path) if isinstance(outer, ast.For)}
+    inside = replace_at(nest.body, path, [conditions_inside(node, names, around)])
+    if chain_to(inside, path, names) is not None:
+        return nest.with_body(inside), path
+    old = tagged(inside)
     node = at(old, path)
     assert isinstance(node, ast.For)
     pieces = isolate(node, names)
