@@ -36,7 +36,7 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
         and site.node.target.id == local
     )
     shape, indices = [], []
-    for loop in as_an_array(home.loops, sites(nests)):
+    for loop in as_an_array(home.loops, [site for site in sites(nests) if site.path[0] == home.path[0]]):
         if loop.extent is None or loop.step != 1:
             raise DerivativeError(
                 f"{local} cannot be kept: the loop over {loop.var} has no constant length",
@@ -65,7 +65,12 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
 
 def as_an_array(loops: Sequence[Loop], known: Iterable[Statement]) -> list[Loop]:
     """Loops in the order of an array's subscripts, of one that is written before others: what is kept for each
-    iteration lies in memory as the array does then, with the items outside, whatever the order of the loops."""
+    iteration lies in memory as the array does then, whatever the order of the loops.
+
+    Args:
+        loops: one in the other.
+        known: the statements of their nest.
+    """
     by_name = {loop.var: loop for loop in loops}
     found = (
         (access.kind == "read", [index.id for index in access.own if isinstance(index, ast.Name)])

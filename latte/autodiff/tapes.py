@@ -152,7 +152,7 @@ class Tapes:
 
     def _new(self, node: ast.expr, dtype: str, site: Statement, conditions: list[ast.expr], point: Point) -> Tape:
         try:
-            known = [each for nest in self.program.nests for each in statements_of(nest)]
+            known = next((k for nest in self.program.nests if site in (k := statements_of(nest))), ())
             shape, indices = element_of(site, as_an_array([a for a in site.loops if a in point.around], known))
         except NotProved:
             raise self._refused(

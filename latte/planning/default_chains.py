@@ -94,6 +94,9 @@ def _phase(pairs: Sequence[Pair], kind: str | None, phase: str, s: Schedule, tar
             raise
         except LatteError as error:
             s.leave_apart(phase, f"the recipe of {kind} is for that layer alone: {error.message}")
+    merged = apart.programs.keys() - s.programs.keys()
+    if kind is not None and merged and not all(map(_scheduled, s.programs[phase].nests)):
+        s.leave_apart(phase, f"the recipe of {kind} leaves loops of the update as they are")
     _keep_lanes(pairs, phase, s, apart, target)
 
 
@@ -108,33 +111,61 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
     """
     trials = Trials(s, target, phase)
     between = _between(pairs, trials.program)
-    trial = trials.scratch()
-    trial.together([step("", "fuse_layers", keep=[*between])])
-    again = [name for name in between if not _met(trial.program, name)]
+    if not own_loops and phase == "backward" and not _handed_on(trials.program, between):
+        raise LeftApart("the first layer has no gradient to compute", phase=phase)
+    unmet = _unmet(trials, between)
     for nest in PhaseSchedule(trials).parted() if own_loops else ():
         for name in nest.arguments:
-            if name in between and name not in again:
+            if name in between and name not in unmet:
                 raise LeftApart("sums have loops of their own", phase=phase, unit=between[name].name)
-    _compute_again({name: between[name] for name in again}, trials, keep=[*between])
-    if len(again) < len(between):
+    while unmet:  # what was read in the iteration that makes it may be read where another one is computed again
+        _compute_again(unmet, between, trials)
+        unmet = _unmet(trials, between)
+    if _made(trials.program, between):
         trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
 
 
-def _compute_again(unmet: Mapping[str, Pair], trials: Trials, keep: Sequence[str]) -> None:
-    """Compute the elements of buffers where they are read, instead of storing them.
+def _unmet(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
+    """The buffers that are read in other iterations than those that make them, once loops are joined."""
+    trial = trials.scratch()
+    trial.together([step("", "fuse_layers", keep=[name for name in between if name in trial.program.buffers])])
+    return [name for name in _made(trial.program, between) if not _met(trial.program, name)]
+
+
+def _made(program: Program, between: Mapping[str, Pair]) -> list[str]:
+    """Those of the buffers between layers that a program sets: others it only reads."""
+    known = [s for nest in program.nests for s in statements_of(nest)]
+    written = {access.name for s in known for access in s.accesses if access.kind != "read"}
+    return [name for name in between if name in written]
+
+
+def _handed_on(program: Program, between: Mapping[str, Pair]) -> bool:
+    """Whether something that a layer makes is read by another one."""
+    known = [s for nest in program.nests for s in statements_of(nest)]
+    read = {access.name for s in known for access in s.accesses if access.kind == "read"}
+    return any(name in read for name in _made(program, between))
+
+
+def _scheduled(nest: Nest) -> bool:
+    return any(loop.kind != "range" for statement in statements_of(nest) for loop in statement.loops)
+
+
+def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
+    """Compute gradients where they are read, instead of storing them.
 
     Raises:
         LeftApart: more bytes would pass by, or it is refused.
     """
 
     def check(name: str, ok: bool) -> None:
-        if not ok:
+        if not ok or trials.phase != "backward":
             what = "an element is not read in the iteration that makes it"
-            raise LeftApart(what, phase=trials.phase, unit=unmet[name].name)
+            raise LeftApart(what, phase=trials.phase, unit=between[name].name)
 
     for name in unmet:  # the update only adds reads
         check(name, _pays_again(trials.program, name))
-    if unmet and "update" in trials.s.programs:
+    if "update" in trials.s.programs:
+        keep = [name for name in between if name in trials.program.buffers]
         trials.apply("the update reads the same", "fuse_layers", "update", keep=keep)
     for name in unmet:
         check(name, _pays_again(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
@@ -175,7 +206,7 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
     """
     program = apart.programs[phase]
     between = _between(pairs, program)
-    passing = sum(prod(program.buffers[name].shape) for name in between)
+    passing = sum(prod(program.buffers[name].shape) for name in _made(program, between))
     if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
         return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}

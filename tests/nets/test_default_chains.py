@@ -109,6 +109,12 @@ conv, connected = partial(ConvLayer, num_filters=20), partial(FullyConnectedLaye
         ((LayerNormLayer, ReLULayer), {"layer_norm1_relu1.forward", "layer_norm1_relu1.backward"}),
         ((BatchNormLayer, LeakyReLULayer), {"batch_norm1_leaky_relu1.forward", "batch_norm1_leaky_relu1.backward"}),
         ((BatchNormLayer, PReLULayer), {"batch_norm1_prelu1.forward", "batch_norm1_prelu1.backward"}),
+        (
+            (BatchNormLayer, LeakyReLULayer, LeakyReLULayer),
+            {"batch_norm1_leaky_relu1_leaky_relu2.forward", "batch_norm1_leaky_relu1_leaky_relu2.backward"},
+        ),
+        ((PReLULayer, SoftmaxLayer), {"prelu1.forward", "softmax1.forward"}),
+        ((partial(ConvLayer, num_filters=1), LeakyReLULayer), {"conv1_leaky_relu1.forward"}),
         ((conv, LeakyReLULayer), {"conv1_leaky_relu1.forward", "conv1.backward", "leaky_relu1.backward"}),
         ((GELULayer, SoftmaxLayer), {"gelu1.forward", "gelu1_softmax1.backward"}),
     ],
@@ -144,6 +150,16 @@ def test_layers_whose_recipes_are_taken_away() -> None:
     net.compile()
     for one, other in zip(results(net, together), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * float(np.abs(other).max()))
+
+
+@pytest.mark.parametrize("first", [BatchNormLayer, conv])
+def test_a_first_layer_that_sends_no_gradient_on(first: Layer) -> None:
+    net, layers = declared(first, LeakyReLULayer)
+    net.force_backward = False
+    plan, names = planned(net)
+    assert "leaky_relu1.backward" in names
+    told = f"backward is not compiled as {layers[1].name}_leaky_relu1: the first layer has no gradient to compute"
+    assert told in plan.notes[layers[1].name], plan.notes
 
 
 @pytest.mark.parametrize("shape", [(18, 7, 9), (150, 28, 28)], ids=str)  # 150 square roots, of channels, one by one

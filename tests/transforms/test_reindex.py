@@ -144,6 +144,35 @@ for y in range(5):
     assert "for ix in range(6)" in across.text and "g[y + i - 1, ix]" in across.text, across.text
     both = assert_same(before, reindex(across, iy="y + i - 1"))
     assert "g[iy, ix] +=" in both.text, both.text
+    declared = program(
+        """
+for y in range(4):
+    for x in range(6):
+        for i in range(3):
+            if y + i >= 1:
+                for j in range(3):
+                    v: float32 = d[y, x] * w[i, j]
+                    g[y + i - 1, x + j] += v
+""",
+        d=(4, 6),
+        g=(6, 8),
+        w=(3, 3),
+    )
+    assert "g[y + i - 1, ix] += v" in assert_same(declared, reindex(declared, ix="x + j")).text
+    beside = program(
+        """
+for x in range(6):
+    for j in range(3):
+        g[x + j] += d[x]
+    if x == 0:
+        for j in range(3):
+            h[j] = 0.0
+""",
+        d=(6,),
+        g=(8,),
+        h=(3,),
+    )
+    assert "g[ix] +=" in assert_same(beside, reindex(beside, ix="x + j")).text
     data = program(
         """
 for x in range(6):

@@ -10,6 +10,7 @@ from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simplify, simplify_body
 from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
+from swirl.ir.isl_notation import condition_to_isl
 from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.printing import unparse
@@ -163,9 +164,12 @@ def _reindexed(program: Program, site: Site, name: str, form: Affine) -> Nest:
     solution = _Solution.of(loop.var, name, form)
     body = [solution.visit(clone(statement)) for statement in leaf.body]
     conditions = solution.conditions(loop)
+    first = True
     while len(body) == 1 and isinstance(body[0], ast.If) and not body[0].orelse:
+        if not first and condition_to_isl(body[0].test) is None:
+            break  # with a test of data, what the loops say could not be told any more
         conditions += conjuncts(body[0].test)
-        body = body[0].body
+        body, first = body[0].body, False
     ranges = {**ranges_at(nest.body, end), **loop_range(chain[-1], ranges_at(nest.body, end))}
     limits = bounds(form, ranges)
     if limits is None:
@@ -204,20 +208,20 @@ def _perfect(nest: Nest, path: Path, names: set[str], way_out: WayOut) -> tuple[
     inside = replace_at(nest.body, path, [conditions_inside(node, names, around)])
     if chain_to(inside, path, names) is not None:
         return nest.with_body(inside), path
-    old = tagged(inside)
-    node = at(old, path)
-    assert isinstance(node, ast.For)
-    pieces = isolate(node, names)
-    if pieces is None:
-        raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE, way_out=way_out)
-    new = replace_at(old, path, list(pieces))
-    check_order(old, new, nest, path, NOTE)
-    position = next(i for i, piece in enumerate(pieces) if names <= vars_below(piece))
-    path = (*path[:-1], (path[-1][0], path[-1][1] + position))
-    nest = nest.with_body(new)
-    if chain_to(nest.body, path, names) is None:
-        raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE, way_out=way_out)
-    return nest, path
+    for body in (nest.body, inside):  # what distribution alone can do does not need its conditions moved
+        old = tagged(body)
+        node = at(old, path)
+        assert isinstance(node, ast.For)
+        pieces = isolate(node, names)
+        if pieces is None:
+            continue
+        position = next(i for i, piece in enumerate(pieces) if names <= vars_below(piece))
+        start = (*path[:-1], (path[-1][0], path[-1][1] + position))
+        new = replace_at(old, path, list(pieces))
+        if chain_to(new, start, names) is not None:
+            check_order(old, new, nest, path, NOTE)
+            return nest.with_body(new), start
+    raise refuse("the loops of the expression are not perfectly nested", nest, path, NOTE, way_out=way_out)
 
 
 def _innermost(nest: Nest, path: Path) -> Path:

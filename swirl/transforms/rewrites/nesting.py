@@ -73,8 +73,10 @@ def _parts(statement: ast.stmt, below: set[str], known: set[str]) -> list[ast.st
 
 
 def _under(test: ast.expr, node: ast.stmt) -> ast.stmt:
-    """A statement under a condition, which is inside of a loop."""
+    """A statement under a condition, which is inside of a loop; around what a loop declares and its uses, one."""
     if isinstance(node, ast.For):
+        if any(isinstance(inner, ast.AnnAssign) for inner in node.body):
+            return with_inner(node, [ast.If(clone(test), node.body, [])])
         return with_inner(node, [_under(test, inner) for inner in node.body])
     return ast.If(clone(test), [node], [])
 
