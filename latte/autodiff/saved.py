@@ -36,7 +36,7 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
         and site.node.target.id == local
     )
     shape, indices = [], []
-    for loop in as_an_array(home.loops, [site for site in sites(nests) if site.path[0] == home.path[0]]):
+    for loop in _as_an_array(home.loops, [site for site in sites(nests) if site.path[0] == home.path[0]]):
         if loop.extent is None or loop.step != 1:
             raise DerivativeError(
                 f"{local} cannot be kept: the loop over {loop.var} has no constant length",
@@ -63,7 +63,7 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
 
 
-def as_an_array(loops: Sequence[Loop], known: Iterable[Statement]) -> list[Loop]:
+def _as_an_array(loops: Sequence[Loop], known: Iterable[Statement]) -> list[Loop]:
     """Loops in the order of an array's subscripts, of one that is written before others: what is kept for each
     iteration lies in memory as the array does then, whatever the order of the loops.
 

@@ -30,7 +30,6 @@ from latte.autodiff.prepare import (
     versions,
     with_origin,
 )
-from latte.autodiff.saved import as_an_array
 from latte.autodiff.uses import use_of
 from latte.autodiff.values import Choices, Values
 from swirl.errors import DerivativeError
@@ -54,7 +53,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
-from swirl.ir.statements import Statement, statements_of
+from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
 
 
@@ -152,8 +151,7 @@ class Tapes:
 
     def _new(self, node: ast.expr, dtype: str, site: Statement, conditions: list[ast.expr], point: Point) -> Tape:
         try:
-            known = next((k for nest in self.program.nests if site in (k := statements_of(nest))), ())
-            shape, indices = element_of(site, as_an_array([a for a in site.loops if a in point.around], known))
+            shape, indices = element_of(site, [loop for loop in site.loops if loop in point.around])
         except NotProved:
             raise self._refused(
                 site, f"it needs the values of {unparse(node)}, and loops around it have no known bounds"

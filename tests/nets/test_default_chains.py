@@ -323,9 +323,23 @@ def test_a_shipped_recipe_that_does_not_fit_the_joined_loops(tmp_path: Path, mon
     net, (_, sigmoid, _) = declared(SigmoidLayer, GELULayer)
     plan, names = planned(net)
     assert "sigmoid1.forward" in names
-    (told,) = (note for note in plan.notes[sigmoid.name] if "forward" in note)
+    backward, told = plan.notes[sigmoid.name]
     assert told.startswith("forward is not compiled as sigmoid1_gelu1: the recipe of sigmoid is for that layer alone: ")
     assert "no loop named 'mine'" in told
+    assert backward.startswith(
+        "backward is not compiled as sigmoid1_gelu1: the recipe of sigmoid is for that layer alone"
+    )
+    assert backward.endswith("has no function backward")
+
+
+def test_a_recipe_that_would_leave_the_update_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "batch_norm.py").write_text("def backward(s, target):\n    pass\n")
+    monkeypatch.setattr(recipes, "_shipped", lambda: tmp_path)
+    net, (_, norm, _) = declared(BatchNormLayer, LeakyReLULayer)
+    plan, names = planned(net)
+    assert {"batch_norm1.backward", "leaky_relu1.backward"} <= names, names
+    told = "the recipe of batch_norm leaves loops of the update as they are"
+    assert f"backward is not compiled as batch_norm1_leaky_relu1: {told}" in plan.notes[norm.name], plan.notes
 
 
 def test_a_second_source() -> None:
