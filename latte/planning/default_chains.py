@@ -120,6 +120,7 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
                 raise LeftApart("sums have loops of their own", phase=phase, unit=between[name].name)
     while unmet:  # what was read in the iteration that makes it may be read where another one is computed again
         _compute_again(unmet, between, trials)
+        between = _between(pairs, trials.program)
         unmet = _unmet(trials, between)
     if _made(trials.program, between):
         trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
@@ -128,7 +129,7 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
 def _unmet(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
     """The buffers that are read in other iterations than those that make them, once loops are joined."""
     trial = trials.scratch()
-    trial.together([step("", "fuse_layers", keep=[name for name in between if name in trial.program.buffers])])
+    trial.together([step("", "fuse_layers", keep=[*between])])
     return [name for name in _made(trial.program, between) if not _met(trial.program, name)]
 
 
@@ -165,8 +166,7 @@ def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Tr
     for name in unmet:  # the update only adds reads
         check(name, _pays_again(trials.program, name))
     if "update" in trials.s.programs:
-        keep = [name for name in between if name in trials.program.buffers]
-        trials.apply("the update reads the same", "fuse_layers", "update", keep=keep)
+        trials.apply("the update reads the same", "fuse_layers", "update", keep=[*between])
     for name in unmet:
         check(name, _pays_again(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
 
