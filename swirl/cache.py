@@ -82,7 +82,7 @@ def read_entry(key: str) -> dict[str, Any] | None:
     """The facts stored with an entry, or None where it is missing, incomplete or damaged."""
     folder = cache_folder() / key
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         whole = all(_fingerprint(folder / name) == recorded for name, recorded in manifest["files"].items())
         return dict(manifest["facts"]) if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -111,7 +111,7 @@ def publish(draft: Path, key: str, facts: dict[str, Any], *, verified: Sequence[
         verified: files of the entry whose size and hash must be right when it is read.
     """
     files = {name: _fingerprint(draft / name) for name in verified}
-    (draft / MANIFEST).write_text(json.dumps({"facts": facts, "files": files}, indent=2))
+    (draft / MANIFEST).write_text(json.dumps({"facts": facts, "files": files}, indent=2), encoding="utf-8")
     return move_into_place(draft, key)
 
 

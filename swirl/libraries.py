@@ -123,7 +123,7 @@ class Toolchain:
         """Call with the locks of all units held."""
         (first, unit), *others = units.items()
         with draft_folder(first) as draft:
-            (draft / _SOURCE).write_text(_together(units.values()) if others else unit.source)
+            (draft / _SOURCE).write_text(_together(units.values()) if others else unit.source, encoding="utf-8")
             start = time.perf_counter()
             result = self.compiler.run(self._arguments(unit, *more), draft)
             if result.returncode != 0 and more:  # it refuses the precompiled header, or our text
@@ -154,8 +154,8 @@ class Toolchain:
     def _publish(self, key: str, unit: TranslationUnit, draft: Path, more: Sequence[str], seconds: float) -> Built:
         """Make the draft, which has its library, the unit's entry."""
         command = self._command(unit, more)
-        (draft / _SOURCE).write_text(unit.source)
-        (draft / _COMMAND).write_text(command + "\n")
+        (draft / _SOURCE).write_text(unit.source, encoding="utf-8")
+        (draft / _COMMAND).write_text(command + "\n", encoding="utf-8")
         facts = {"name": unit.name, "seconds": seconds, "command": command}
         folder = publish(draft, key, facts, verified=(_LIBRARY,))
         return Built(unit.name, folder / _LIBRARY, seconds, cached=False, command=command, target=self.target.name)
@@ -170,8 +170,8 @@ class Toolchain:
     ) -> CompilerFailed:
         command = self._command(unit, more)
         words = result.stderr.strip() or result.stdout.strip() or f"exit status {result.returncode}, no message"
-        (draft / _COMMAND).write_text(command + "\n")
-        (draft / "compiler.txt").write_text(words + "\n")
+        (draft / _COMMAND).write_text(command + "\n", encoding="utf-8")
+        (draft / "compiler.txt").write_text(words + "\n", encoding="utf-8")
         kept = move_into_place(draft, os.path.join("failed", key))
         return CompilerFailed(
             f"the C++ compiler refused {unit.name}:\n{words}",

@@ -81,7 +81,7 @@ class Limits:
     def _probes(self, wanted: Sequence[tuple[str, float]]) -> list[Step]:
         """Kernels of the template: the function's name, and the share of the large array that it reads, again and again
         until it has read as many bytes as the array has."""
-        source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text()
+        source = (resources.files("swirl") / "codegen" / "templates" / "limits.cpp").read_text(encoding="utf-8")
         vector = 4 * self._lanes
         units = []
         for name, share in wanted:

@@ -14,6 +14,7 @@ from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule
 from swirl.recipe_imports import fresh_imports, raised_at
 from swirl.recorded import Recorded, shown
+from swirl.source_text import SAVE_AS, EncodingError, parsed
 from swirl.target import Target
 from swirl.transforms import LAYOUT_COMMANDS
 
@@ -30,9 +31,11 @@ def read_recipe(path: str | Path) -> Recipe:
     path = Path(path)
     name = shown(str(path))
     try:
-        code = compile(path.read_text(encoding="utf-8"), name, "exec")
+        code = compile(parsed(path.read_bytes(), name), name, "exec")
     except OSError as error:
         raise RecipeError(f"cannot be read: {error.strerror}", location=name) from error
+    except EncodingError as error:
+        raise RecipeError(f"is not text: {error.msg}", location=f"{name}:{error.lineno}", way_out=SAVE_AS) from error
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise RecipeError(f"is not Python: {error}", location=f"{name}:{line}" if line else name) from error

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from swirl.recorded import shown
+from swirl.source_text import parsed
 
 
 def recipe_sources(recipe: Path) -> tuple[Path, ...]:
@@ -68,16 +69,16 @@ def _take(files: Sequence[Path]) -> dict[str, ModuleType]:
 def _imported(file: Path) -> tuple[str, ...]:
     """The last parts of the names of modules that a file may import."""
     try:
-        return _imported_in(file.read_text(encoding="utf-8"))
+        return _imported_in(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return ()
 
 
 @lru_cache(maxsize=256)
-def _imported_in(text: str) -> tuple[str, ...]:
-    """The same of a module's text: files are read again for every net, and have seldom changed."""
+def _imported_in(data: bytes) -> tuple[str, ...]:
+    """The same of a module's source: files are read again for every net, and have seldom changed."""
     names = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(data, "")):
         if isinstance(node, ast.ImportFrom):
             names.append((node.module or "").rpartition(".")[2])
         if isinstance(node, (ast.Import, ast.ImportFrom)):

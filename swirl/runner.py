@@ -31,7 +31,7 @@ class Runner:
 
     def __init__(self, threads: int | None = None):
         self.threads = threads if threads is not None else settings().threads
-        source = (resources.files("swirl") / "codegen" / "templates" / "runner.cpp").read_text()
+        source = (resources.files("swirl") / "codegen" / "templates" / "runner.cpp").read_text(encoding="utf-8")
         # The portable target: one runner for the kernels of all targets.
         (built,) = build([TranslationUnit("swirl_run", source)], get_target("portable"))
         with short_waits():

@@ -177,7 +177,7 @@ def why_not(target: Target) -> str | None:
     facts = read_entry(key)
     if facts is None:
         with entry_lock(key), draft_folder(key) as draft:
-            (draft / "probe.cpp").write_text(probe)
+            (draft / "probe.cpp").write_text(probe, encoding="utf-8")
             reason, final = _run_probe(draft, target, compiler)
             if not final:
                 return reason

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from types import CodeType, FunctionType, ModuleType
+from functools import cached_property
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
+from latte.model.sources import LAMBDA, SourceMissing, source_of
 from latte.model.variables import names, store_counts
 from swirl.errors import BodyError
 from swirl.ir.printing import unparse
@@ -157,35 +159,6 @@ def read_body(function: Callable[..., Any], known: Known | None = None) -> Body:
     return body
 
 
-def source_of(code: CodeType) -> tuple[tuple[str, ...], int]:
-    """The lines of a function and the number of the first one, as they are when it is first asked for: the file may be
-    edited while the program runs, and batches of another size are compiled later.
-
-    Raises:
-        OSError, TypeError: the source is not available.
-    """
-    return _first_read(code, code.co_filename)
-
-
-@cache
-def _first_read(code: CodeType, _: str) -> tuple[tuple[str, ...], int]:
-    """Code of two files may be equal, where their texts differ in what Python does not compile."""
-    lines, first = inspect.getsourcelines(code)
-    return tuple(lines), first
-
-
-@cache
-def _parsed(code: CodeType, _: str) -> ast.stmt:
-    """The definition, which nothing changes: bodies share it."""
-    lines, first = source_of(code)
-    # Parsed inside a block, so that the indentation of the class body is right.
-    indented = lines[0][:1].isspace()
-    module = ast.parse("if True:\n" + "".join(lines) if indented else "".join(lines))
-    ast.increment_lineno(module, max(first, 1) - (2 if indented else 1))
-    outer = module.body[0]
-    return outer.body[0] if isinstance(outer, ast.If) else outer
-
-
 _PLAIN = "write def forward(self): …; def f(x): … for a helper, in place of a lambda"
 
 
@@ -198,14 +171,19 @@ def read_function(function: Callable[..., Any], known: Known | None = None) -> B
     name = getattr(function, "__qualname__", repr(function))
     if not isinstance(function, FunctionType):
         raise BodyError(f"{name} is not a plain function", way_out=_PLAIN)
-    code = function.__code__
+    code, inner = function.__code__, inspect.unwrap(function)
+    location = f"{code.co_filename}:{code.co_firstlineno}"
+    if code.co_name == LAMBDA:
+        raise BodyError(f"{name} is not a plain function", location=location, way_out=_PLAIN)
     try:
-        definition = _parsed(inspect.unwrap(function).__code__, code.co_filename)
-    except (OSError, TypeError):
+        definition = source_of(inner.__code__, inner.__qualname__).definition
+    except SourceMissing:
         raise BodyError(
             f"the source of {name} is not available, and a body's source is what gets compiled",
-            location=f"{code.co_filename}:{code.co_firstlineno}",
-            way_out="write the layer in a file: interactive sessions and python -c keep no source",
+            location=location,
+            way_out=f"{code.co_filename} cannot be read: is it gone, or saved in another encoding?"
+            if os.path.isabs(code.co_filename)
+            else "write the layer in a file: interactive sessions and python -c keep no source",
         ) from None
     body = Body(function, definition, code.co_filename, known={} if known is None else known)  # type: ignore[arg-type]
     if not isinstance(definition, ast.FunctionDef):

@@ -17,11 +17,11 @@ from typing import Any
 
 import cloudpickle
 
-from latte.model.body import source_of
 from latte.model.ensemble import Ensemble
 from latte.model.source_location import user_location
+from latte.model.sources import SourceMissing, source_of
 from latte.version import VERSION
-from swirl.errors import DataError
+from swirl.errors import BodyError, DataError
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -50,12 +50,12 @@ class _Pickler(cloudpickle.Pickler):
     def _kept(self, code: CodeType) -> str:
         """The name under which the lines of a function are kept."""
         try:
-            lines, first = source_of(code)
-        except (OSError, TypeError):
+            source = source_of(code, code.co_name)
+        except (SourceMissing, BodyError):  # few functions are bodies; those that are say it when they are compiled
             return code.co_filename
-        version = hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
+        version = hashlib.sha256("".join(source.lines).encode()).hexdigest()[:12]
         name = f"<pickled {version}> {code.co_filename.rpartition('> ')[2]}"
-        self.sources[name] = (*["\n"] * (first - 1), *lines)
+        self.sources[name] = (*["\n"] * (source.first - 1), *source.lines)
         return name
 
 

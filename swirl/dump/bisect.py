@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swirl.dump.compare import TOLERANCE, Comparison, compared
-from swirl.dump.read import DumpedStage, compiled_stages, read_stage
+from swirl.dump.read import STAGES, DumpedStage, compiled_stages, functions_of, read_stage
 from swirl.errors import LatteError
 from swirl.ir.nest import Program
 from swirl.ir.work import program_work
@@ -66,8 +66,8 @@ def stage_folders(folder: Path) -> list[Path]:
 
 def dumped_layers(folder: Path) -> set[str]:
     """The layer whose stages a folder holds, or the chain and its layers: their nests are labelled by them."""
-    labels = re.findall(rf"^def (\w+)_{folder.name}_\d+\(", _paths(folder)[0].read_text(encoding="utf-8"), re.MULTILINE)
-    return {folder.parent.name, *labels}
+    labels = [re.fullmatch(rf"(\w+)_{folder.name}_\d+", name) for name in functions_of(_paths(folder)[0])]
+    return {folder.parent.name, *(label[1] for label in labels if label)}
 
 
 def bisect_stages(
@@ -151,8 +151,7 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _no_stages(folder: Path) -> LatteError:
-    way_out = "SWIRL_DUMP=folder at compile writes the stages"
-    return LatteError("holds no dumped stages", location=str(folder), way_out=way_out)
+    return LatteError("holds no dumped stages", location=str(folder), way_out=STAGES)
 
 
 def _number(path: Path) -> int:
@@ -161,6 +160,6 @@ def _number(path: Path) -> int:
     return int(found[1])
 
 
-def _body(path: Path) -> str:
+def _body(path: Path) -> bytes:
     """The text of a stage without its title."""
-    return path.read_text(encoding="utf-8").partition("\n")[2]
+    return path.read_bytes().partition(b"\n")[2]

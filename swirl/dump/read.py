@@ -22,9 +22,12 @@ from swirl.ir.validate import validate
 from swirl.jit import Kernel, build, load
 from swirl.memory import allocate
 from swirl.runner import Runner
+from swirl.source_text import SAVE_AS, EncodingError, parsed
 from swirl.target import resolve_target
 
 Arrays = dict[str, np.ndarray]
+STAGES = "SWIRL_DUMP=folder at compile writes the stages"
+"""The way out where there is none."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +63,38 @@ def read_stage(path: str | Path) -> DumpedStage:
         ValidationError: its nests are outside the grammar of ``docs/ir.md``.
     """
     path = Path(path)
-    way_out = "SWIRL_DUMP=folder at compile writes the stages"
+    tree = _tree(path)
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
         namespace = runpy.run_path(str(path), run_name="stage")
-    except OSError as error:
-        raise LatteError(f"cannot be read: {error.strerror}", location=str(path), way_out=way_out) from error
     except Exception as error:  # somebody's edit of the file: any error may come out of it
         raise LatteError(f"does not run: {type(error).__name__}: {error}", location=str(path)) from error
     if not {"BUFFERS", "NESTS", "make_arrays", "run"} <= namespace.keys():
-        raise LatteError("is not a dumped stage", location=str(path), way_out=way_out)
+        raise LatteError("is not a dumped stage", location=str(path), way_out=STAGES)
     buffers = {name: _buffer(fields) for name, fields in namespace["BUFFERS"].items()}
     wanted = [nest.__name__ for nest in namespace["NESTS"]]
     functions = {s.name: s for s in tree.body if isinstance(s, ast.FunctionDef) and s.name in wanted}
     nests = [_nest(functions[name], buffers) for name in wanted]
     return DumpedStage(path, namespace, validate(Program(path.stem, tuple(nests), buffers)))
+
+
+def functions_of(path: Path) -> list[str]:
+    """The names of the functions in a dumped stage.
+
+    Raises:
+        LatteError: the file cannot be read, or is not Python.
+    """
+    return [statement.name for statement in _tree(path).body if isinstance(statement, ast.FunctionDef)]
+
+
+def _tree(path: Path) -> ast.Module:
+    try:
+        return parsed(path.read_bytes(), str(path))
+    except OSError as error:
+        raise LatteError(f"cannot be read: {error.strerror}", location=str(path), way_out=STAGES) from error
+    except EncodingError as error:
+        raise LatteError(f"is not text: {error.msg}", location=f"{path}:{error.lineno}", way_out=SAVE_AS) from error
+    except (SyntaxError, ValueError) as error:
+        raise LatteError(f"does not run: {type(error).__name__}: {error}", location=str(path)) from error
 
 
 def _buffer(fields: Mapping[str, Any]) -> Buffer:

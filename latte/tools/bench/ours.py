@@ -89,7 +89,7 @@ class Layers:
         if level is not None:
             with TemporaryDirectory() as folder:
                 path = Path(folder) / f"level_{level}.py"
-                path.write_text(up_to(self.net.explain(self.members[0]), level))
+                path.write_text(up_to(self.net.explain(self.members[0]), level), encoding="utf-8")
                 self._declare(case, path)
                 self.net.compile(threads=threads, target=target)
         self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)

@@ -66,7 +66,7 @@ def compiled(
     net = convolution(shape)
     path = folder / f"{phase}.py"
     others = [f"def {other}(s, target):\n    pass\n" for other in PHASES if other != phase]  # no layouts of defaults
-    path.write_text("\n".join([*others, f"def {phase}(s, target):\n    pass\n"]))
+    path.write_text("\n".join([*others, f"def {phase}(s, target):\n    pass\n"]), encoding="utf-8")
     bench = Bench(net, "conv1", phase, target, path, threads, whole_numbers=True)
     found: list[Timed] = []
     expected: dict[str, np.ndarray] = {}
@@ -75,7 +75,7 @@ def compiled(
         if step.key == "finished":
             continue
         lines += [f"    s.{command.text}" for command in step.commands]
-        path.write_text("\n".join([*others, f"def {phase}(s, target):", *lines]) + "\n")
+        path.write_text("\n".join([*others, f"def {phase}(s, target):", *lines]) + "\n", encoding="utf-8")
         trial = bench.compile()
         results = bench.results(trial)
         expected = expected or results

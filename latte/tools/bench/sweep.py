@@ -295,7 +295,7 @@ def _read(path: Path, about: Mapping[str, Any]) -> dict[str, Rates]:
         LatteError: it is not a sweep's, or of another machine, target or number of threads.
     """
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(path.read_text(encoding="utf-8"))
         names = {each.name for each in fields(Rates)}
         points = {text: Rates(**{name: rates[name] for name in names}) for text, rates in kept["points"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
