@@ -13,6 +13,7 @@ from swirl.cache import cache_key
 from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
 from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
+from swirl.ir.spelling import as_in_sources
 from swirl.ir.text import identity
 from swirl.memo import Memo
 from swirl.phases import INFERENCE, PHASES
@@ -99,12 +100,14 @@ class Schedule(_Answers):
             if name.startswith("_"):
                 raise AttributeError(name)
             if hasattr(Questions, name):
-                return getattr(Questions(self.programs, self._own, self.state, self._building.instead), name)
+                question = getattr(Questions(self.programs, self._own, self.state, self._building.instead), name)
+                return lambda *asked, **options: question(*as_in_sources(asked), **as_in_sources(options))
             if name not in COMMANDS:
                 raise unknown_command(name, caller())
 
             def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
-                return self.apply(Recorded(name, arguments, tuple(options.items()), caller()))
+                options = as_in_sources(options)
+                return self.apply(Recorded(name, as_in_sources(arguments), tuple(options.items()), caller()))
 
             return run
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from swirl.alone import alone
 from swirl.errors import RecipeError, misspelt
+from swirl.ir.spelling import as_in_sources
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule
 from swirl.recipe_imports import fresh_imports, raised_at
@@ -67,7 +68,7 @@ def read_recipe(path: str | Path) -> Recipe:
         raise RecipeError(
             "defines no phase", location=name, way_out="def forward(s, target): …, or backward, or update"
         )
-    return Recipe(name, functions, tuple(chain), path.absolute())
+    return Recipe(name, functions, as_in_sources(tuple(chain)), path.absolute())
 
 
 def _check_spelling(scope: Mapping[str, Any], functions: Mapping[str, Any], name: str) -> None:

@@ -29,7 +29,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, edit_at, enclosing, replace_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.sets import NotProved, least_point
+from swirl.ir.sets import NotProved, least_point, set_of
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import as_target, changed, name_of, nodes, targets_in
 from swirl.transforms.rewrites.blocks import without_dead
@@ -227,10 +227,10 @@ def _is_read_whole(statement: Statement, group: frozenset[str]) -> bool:
     own = replace(statement, loops=tuple(loops), guards=()).domain("_")
 
     def unread(context: isl.Context) -> isl.Set:
-        every = isl.Set.read_from_str(context, f"{{ [{', '.join(names)}] : {' and '.join(own)} }}")
+        every = set_of(context, f"{{ [{', '.join(names)}] : {' and '.join(own)} }}")
         exists = f"exists {', '.join(others)} : "
         read = f"{{ [{', '.join(names)}] : {exists}{' and '.join(statement.domain('_'))} }}"
-        return every.subtract(isl.Set.read_from_str(context, read))
+        return every.subtract(set_of(context, read))
 
     try:
         return least_point(unread, len(names), statement.text) is None

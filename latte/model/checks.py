@@ -13,6 +13,7 @@ import numpy as np
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, LatteError
 from swirl.ir.hints import is_name
+from swirl.ir.spelling import normalised
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 FLOAT32_LIMIT = float(np.finfo(np.float32).max)
@@ -221,7 +222,20 @@ def check_ensemble_name(name: object, location: str | None) -> str:
     """
     if name is not None and not isinstance(name, str):
         raise DeclarationError(f"the name of a layer is a string, not {name!r}", location=location)
-    return name or ""
+    return normalised(name or "")
+
+
+def check_kind(kind: object, location: str | None) -> str:
+    """The kind that a user gives an ensemble.
+
+    Raises:
+        DeclarationError: it is not a string, or cannot be the name of a recipe's file.
+    """
+    if not isinstance(kind, str) or not kind.isprintable() or "/" in kind or "\\" in kind:
+        raise DeclarationError(
+            f"the kind of a layer is the name of its recipe, not {kind!r}", location=location, way_out="kind='my_kind'"
+        )
+    return normalised(kind)
 
 
 def check_dims(
@@ -234,7 +248,11 @@ def check_dims(
     """
     if dims is None:
         return tuple(f"_neuron_index_{dim + 1}" for dim in range(len(shape))), "_neuron_index_0"
-    names = tuple(dims)
+    if isinstance(dims, str) or not all(isinstance(name, str) for name in dims):
+        raise DeclarationError(
+            f"dims must be a name for each dimension, not {dims!r}", location=location, way_out="dims=('c', 'y', 'x')"
+        )
+    names = tuple(map(normalised, dims))
     if len(names) != len(shape) or len({*names, "n"}) != len(names) + 1:
         raise DeclarationError(
             f"dims {names} must be {len(shape)} different names, as many as {shape} has",

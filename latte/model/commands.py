@@ -8,6 +8,7 @@ from typing import Any
 
 from latte.model.older_spellings import spelled_anew
 from swirl.errors import CommandError, nearest
+from swirl.ir.spelling import as_in_sources
 from swirl.phases import PHASE_ALIASES, PHASES
 from swirl.recorded import Recorded
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
@@ -21,7 +22,7 @@ def recorded(name: str, arguments: tuple[Any, ...], options: dict[str, Any], loc
     """
     found = [
         Recorded(name, args, tuple(opts.items()), location)
-        for name, args, opts in spelled_anew(name, arguments, options, location)
+        for name, args, opts in spelled_anew(name, as_in_sources(arguments), as_in_sources(options), location)
     ]
     for command in found:
         if command.name not in LAYOUT_COMMANDS and _phase_of(command) not in PHASES:

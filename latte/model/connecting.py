@@ -11,6 +11,7 @@ from latte.model.checks import check_shape
 from latte.model.ensemble import Ensemble
 from latte.model.neuron import why_no_name
 from swirl.errors import DeclarationError
+from swirl.ir.spelling import as_in_sources
 
 
 def checked_view(
@@ -30,6 +31,7 @@ def checked_view(
 def source_name(sink: Ensemble, name: str | None, location: str | None) -> str:
     """What a new source is called in the bodies of a sink: by the user, or ``inputs`` and a number."""
     if name is not None:
+        name = as_in_sources(name)
         _check_source_name(sink, name, location)
         return name
     count = sum(re.fullmatch(r"inputs\d*", connection.name) is not None for connection in sink.connections)

@@ -25,6 +25,7 @@ from latte.model.mapping import Window, check_reach, mapping_location, trace
 from latte.model.settings import NetSettings
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, MappingError, nearest
+from swirl.ir.spelling import normalised
 
 
 class Graph:
@@ -71,8 +72,9 @@ class Graph:
         Raises:
             CommandError: there is none; the message has the nearest name and the list.
         """
+        name = normalised(ensemble) if isinstance(ensemble, str) else None
         for candidate in self.ensembles:
-            if candidate is ensemble or (isinstance(ensemble, str) and candidate.name == ensemble):
+            if candidate is ensemble or candidate.name == name:
                 return candidate
         names = [candidate.name for candidate in self.ensembles]
         there = f"the ensembles are {', '.join(names)}" + (f"; the chains are {', '.join(chains)}" if chains else "")
@@ -132,7 +134,7 @@ class Graph:
                 location=location,
                 way_out="leave the name out, and the ensemble is numbered",
             )
-        if not (name.isascii() and name.isidentifier()):
+        if not name.isidentifier():
             raise DeclarationError(
                 f"{name!r} cannot name an ensemble",
                 location=location,

@@ -28,6 +28,7 @@ from latte.model.words import eachindex
 from swirl.errors import DeclarationError, LatteError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import is_name
+from swirl.ir.spelling import as_in_sources
 
 Initialiser = Callable[[tuple[int, ...], int, np.random.Generator], np.ndarray]
 """``init(shape, fan_in, generator)`` → array of ``shape``; ``fan_in`` is the number of weights of one
@@ -183,7 +184,7 @@ class Declaration:
                     way_out=f"{kind}({', '.join(map(repr, ['n', *(dim for dim in dims if dim != 'n')]))})",
                 )
         for name, value in (
-            ("dims", dims),
+            ("dims", as_in_sources(dims)),
             ("shape", tuple(map(int, extents))),
             ("init", init),
             ("dtype", dtype),

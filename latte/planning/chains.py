@@ -18,6 +18,7 @@ from latte.planning.default_chains import default_chain
 from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_keys, chain_name, choice_for, has_none
 from swirl.config import settings
 from swirl.errors import CommandError, nearest
+from swirl.ir.spelling import normalised
 from swirl.recipe import Recipe
 from swirl.recipe_files import read_recipe
 
@@ -163,7 +164,7 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
             location=user_location(),
             way_out='net.use_recipe(conv1, path), or "conv"',
         )
-    names = [one if isinstance(one, str) else one.name for one in asked]
+    names = [normalised(one) if isinstance(one, str) else one.name for one in asked]
     name, known = "_".join(names), {name for e in graph.ensembles for name in (e.name, e.kind)}
     if name in known or name in possible_names(graph):
         return name

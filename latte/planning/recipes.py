@@ -15,6 +15,7 @@ from latte.model.graph import Graph
 from latte.planning.defaults.schedule import FOR_RECIPES, with_defaults
 from swirl.config import settings
 from swirl.errors import RecipeError
+from swirl.ir.spelling import normalised
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe
 from swirl.recipe_files import read_recipe, recorded_recipe
 
@@ -98,8 +99,12 @@ def short_name(path: Path) -> str:
 
 
 def _existing(folder: Path | None, name: str) -> Path | None:
-    path = None if folder is None else folder / f"{name}.py"
-    return path if path is not None and path.exists() else None
+    if folder is None:
+        return None
+    path = folder / f"{name}.py"
+    if not path.exists() and not name.isascii():  # some file systems keep an accent as a sign of its own
+        path = next((each for each in sorted(folder.glob("*.py")) if normalised(each.stem) == name), path)
+    return path if path.exists() else None
 
 
 def _for_one(path: Path, read: Reader) -> Recipe:

@@ -239,7 +239,7 @@ def _local_names(members: Sequence[Ensemble], items: Sequence[LayerPrograms]) ->
                     continue
                 inner = name in ("value", "grad") and any(owner == m.name for m in members)
                 kind = next((m.kind for m in members if m.name == owner), member.kind)
-                kind = re.sub(r"\W", "_", kind)
+                kind = kind if kind.isidentifier() else re.sub(r"\W", "_", kind)
                 wanted = f"{kind}_{name}" if inner or local in taken else local
                 result[record.name] = fresh(wanted, taken)
                 taken.add(result[record.name])

@@ -17,7 +17,7 @@ from latte.runtime.data import check_array, check_fits, check_value
 from latte.runtime.session import Session
 from swirl.errors import DataError, LatteError
 
-_ACCESSOR = re.compile(r"(get|set)_(\w+?)(_view)?$")
+_ACCESSOR = re.compile(r"(get|set)_(.+?)(_view)?$")
 
 
 class Accessors:

@@ -16,6 +16,7 @@ from swirl.ir.congruence import Congruence, congruence
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
 from swirl.ir.printing import unparse
+from swirl.ir.spelling import in_ascii
 from swirl.ir.trees import names_in
 
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "bool": "bool"}
@@ -140,7 +141,7 @@ class Context:
 
     def fresh(self, base: str) -> str:
         """``base`` as a C++ name that is not in use here."""
-        base = re.sub(r"\W", "_", base)
+        base = in_ascii(base)
         if base in _RESERVED or _OF_HEADERS.match(base):
             base = f"{base.lstrip('_')}_"
         name, count = base, 0

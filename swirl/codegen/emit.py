@@ -30,6 +30,7 @@ from swirl.ir.hints import prefetch_of
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, references
 from swirl.ir.paths import walk
+from swirl.ir.spelling import in_ascii
 from swirl.ir.types import explicit
 from swirl.target import Target
 from swirl.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
@@ -94,7 +95,7 @@ def listing(program: Program, target: Target, *, contract: bool = True) -> str:
     for``."""
     program = explicit(physical(program))
     _, parameters, body = _translate(program, target, contract, standalone=True)
-    name = re.sub(r"\W", "_", program.name)
+    name = in_ascii(program.name)
     return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body))
 
 

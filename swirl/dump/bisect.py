@@ -66,7 +66,7 @@ def stage_folders(folder: Path) -> list[Path]:
 
 def dumped_layers(folder: Path) -> set[str]:
     """The layer whose stages a folder holds, or the chain and its layers: their nests are labelled by them."""
-    labels = [re.fullmatch(rf"(\w+)_{folder.name}_\d+", name) for name in functions_of(_paths(folder)[0])]
+    labels = [re.fullmatch(rf"(.+)_{folder.name}_\d+", name) for name in functions_of(_paths(folder)[0])]
     return {folder.parent.name, *(label[1] for label in labels if label)}
 
 

@@ -8,7 +8,7 @@ import islpy as isl
 
 from swirl.ir.accesses import Access
 from swirl.ir.deps import before, touched_once
-from swirl.ir.sets import NotProved, least_point, limited
+from swirl.ir.sets import NotProved, least_point, limited, set_of
 from swirl.ir.statements import Statement
 
 
@@ -69,14 +69,14 @@ def _uncovered(
     head = f"{{ [{', '.join(names)}] : "
 
     def uncovered(context: isl.Context) -> isl.Set:
-        rest = isl.Set.read_from_str(context, f"{head}{' and '.join(domain or ['1 = 1'])} }}")
+        rest = set_of(context, f"{head}{' and '.join(domain or ['1 = 1'])} }}")
         for write, own in writes:
             constraints = [*domain, *write.domain("_a"), *_meeting(write, own, read, access)]
             constraints += [f"{loop.var}_a = {loop.var}_b" for loop in read.loops[:depth]]
             bound = ", ".join(var + "_a" for var in write.variables())
             exists = f"exists {bound} : " if bound else ""
             text = f"{head}{exists}{' and '.join(constraints)} }}"
-            rest = rest.subtract(isl.Set.read_from_str(context, text))
+            rest = rest.subtract(set_of(context, text))
         return rest
 
     point = least_point(uncovered, len(names), f"the accesses of {access.text}")
@@ -102,8 +102,8 @@ def touched_again(first: Statement, access: Access, later: Statement, own: Acces
     exists = f"exists {bound} : " if bound else ""
 
     def left(context: isl.Context) -> isl.Set:
-        every = isl.Set.read_from_str(context, f"{head}{' and '.join(first.domain('_a') or ['1 = 1'])} }}")
-        return every.subtract(isl.Set.read_from_str(context, f"{head}{exists}{' and '.join(constraints)} }}"))
+        every = set_of(context, f"{head}{' and '.join(first.domain('_a') or ['1 = 1'])} }}")
+        return every.subtract(set_of(context, f"{head}{exists}{' and '.join(constraints)} }}"))
 
     try:
         return least_point(left, len(names), f"the elements of {access.text}") is None
@@ -123,7 +123,7 @@ def touches_all_once(statement: Statement, access: Access, shape: Sequence[int])
     try:
         with limited(f"the elements of {access.text}") as context:
             touched = f"{{ [{', '.join(axes)}] : {exists}{' and '.join(constraints)} }}"
-            whole = isl.Set.read_from_str(context, f"{{ [{', '.join(axes)}] : {box} }}")
-            return bool(whole.is_subset(isl.Set.read_from_str(context, touched)))
+            whole = set_of(context, f"{{ [{', '.join(axes)}] : {box} }}")
+            return bool(whole.is_subset(set_of(context, touched)))
     except NotProved:
         return False

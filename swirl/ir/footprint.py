@@ -13,7 +13,8 @@ from swirl.ir.accesses import Access
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import names_in
-from swirl.ir.sets import limited
+from swirl.ir.sets import limited, set_of
+from swirl.ir.spelling import text_in_ascii
 from swirl.ir.statements import Statement
 
 
@@ -87,8 +88,8 @@ def extremes(statement: Statement, text: str, constraints: Sequence[str] = ()) -
 @lru_cache(maxsize=4096)
 def _extremes(names: str, condition: str) -> tuple[int, int] | None:
     with limited() as context:
-        points = isl.Set.read_from_str(context, f"{{ [{names}] : {condition} }}")
+        points = set_of(context, f"{{ [{names}] : {condition} }}")
         if points.is_empty():
             return None
-        value = isl.Aff.read_from_str(context, f"{{ [{names}] -> [value] }}")
+        value = isl.Aff.read_from_str(context, text_in_ascii(f"{{ [{names}] -> [value] }}"))
         return points.min_val(value).to_python(), points.max_val(value).to_python()

@@ -7,6 +7,7 @@ import keyword
 from dataclasses import dataclass
 
 from swirl.ir.nest import CALLS, LOOP_KINDS, constant
+from swirl.ir.spelling import normalised
 from swirl.ir.trees import nodes
 
 STREAM, PREFETCH = "stream", "prefetch"
@@ -18,12 +19,12 @@ WORDS = frozenset({*CALLS, *LOOP_KINDS, STREAM, PREFETCH, "empty"})
 
 
 def is_name(name: object) -> bool:
-    """Whether a buffer, a local or a loop can have this name: an ASCII identifier, as isl reads no others, that is not
-    reserved."""
+    """Whether a buffer, a local or a loop can have this name: an identifier as Python's parser has them (NFKC), that is
+    not reserved."""
     return (
         isinstance(name, str)
-        and name.isascii()
         and name.isidentifier()
+        and normalised(name) == name
         and not keyword.iskeyword(name)
         and name not in WORDS
         and name not in ("inf", "INFINITY")

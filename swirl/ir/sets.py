@@ -9,6 +9,7 @@ from functools import lru_cache
 import islpy as isl
 
 from swirl.errors import ValidationError
+from swirl.ir.spelling import text_in_ascii
 
 MAX_OPERATIONS = 20_000_000
 """isl's work on one question, about a second; beyond it the answer is "not proved"."""
@@ -39,10 +40,15 @@ def limited(asked: str | None = None) -> Iterator[isl.Context]:
         raise ValidationError(f"isl does not take {asked}: {error}") from error
 
 
+def set_of(context: isl.Context, text: str) -> isl.Set:
+    """The set that a text describes."""
+    return isl.Set.read_from_str(context, text_in_ascii(text))
+
+
 @lru_cache(maxsize=4096)
 def least(formula: str, count: int) -> tuple[int, ...] | None:
     """The least point of a set given as text with ``count`` dimensions, or None where it is empty."""
-    return least_point(lambda context: isl.Set.read_from_str(context, formula), count, formula)
+    return least_point(lambda context: set_of(context, formula), count, formula)
 
 
 def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: str) -> tuple[int, ...] | None:
@@ -74,4 +80,4 @@ def least_point(question: Callable[[isl.Context], isl.Set], count: int, asked: s
 def is_empty(formula: str) -> bool:
     """Whether a set given as text is empty. Backward and update ask the same questions."""
     with limited(formula) as context:
-        return bool(isl.Set.read_from_str(context, formula).is_empty())
+        return bool(set_of(context, formula).is_empty())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterator, Mapping
 
-import islpy as isl
-
 from swirl.ir.accesses import Access
 from swirl.ir.affine import affine, ranges_at, simplify_body
 from swirl.ir.coverage import unwritten_read
@@ -27,7 +25,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.printing import unparse
-from swirl.ir.sets import NotProved, limited
+from swirl.ir.sets import NotProved, limited, set_of
 from swirl.ir.statements import Statement, statements
 from swirl.ir.trees import Transformer, children, nodes
 from swirl.transforms.arguments import BufferName
@@ -197,7 +195,7 @@ def _between(
     names += [var + "_c" for var in change.variables()] + [var + "_b" for var in read.variables()]
     with limited() as context:
         text = f"{{ [{', '.join(names)}] : {' and '.join(constraints)} }}"
-        return not isl.Set.read_from_str(context, text).is_empty()
+        return not set_of(context, text).is_empty()
 
 
 # --- rewriting ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from swirl.ir.affine import Ranges, simplify
 from swirl.ir.isl_notation import to_isl
 from swirl.ir.nest import Loop, expr, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.sets import limited
+from swirl.ir.sets import limited, set_of
 
 MOST_BOUNDS = 4
 """The most arguments of a ``min`` or ``max`` in a bound that is made here."""
@@ -80,7 +80,7 @@ def _set(
         low, high = (ends[0], ends[1]) if loop.step > 0 else (f"{ends[1]} + 1", f"{ends[0]} + 1")
         parts.append(f"{low} <= {var} < {high}")
     text = f"{{ [{', '.join(numbered[var] for var in dims)}] : {' and '.join(parts or ['1 = 1'])} }}"
-    return isl.Set.read_from_str(context, text)
+    return set_of(context, text)
 
 
 def _ends(part: isl.Set, outside: isl.Set, back: Mapping[str, str]) -> tuple[ast.expr, ast.expr] | None:
