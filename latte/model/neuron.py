@@ -183,14 +183,8 @@ class Declaration:
                     f"{kind}({', '.join(map(repr, dims))}): the batch is the first dimension of a state",
                     way_out=f"{kind}({', '.join(map(repr, ['n', *(dim for dim in dims if dim != 'n')]))})",
                 )
-        for name, value in (
-            ("dims", as_in_sources(dims)),
-            ("shape", tuple(map(int, extents))),
-            ("init", init),
-            ("dtype", dtype),
-            ("fan_in", fan_in),
-            ("below", below),
-        ):
+        checked = {"dims": as_in_sources(dims), "shape": tuple(map(int, extents)), "init": init, "dtype": dtype}
+        for name, value in {**checked, "fan_in": fan_in, "below": below}.items():
             object.__setattr__(self, name, value)
 
     def storage(self, layer: str, name: str) -> str:
