@@ -155,6 +155,11 @@ class Types:
         return ast.Compare(self.cast(node, found), [ast.NotEq()], [zero])
 
     def convert(self, node: ast.expr, wanted: str) -> ast.expr:
+        """``node`` with casts inside, at its place in the body."""
+        new = self._converted(node, wanted)
+        return new if new is node else from_source(new, getattr(node, "source", node))
+
+    def _converted(self, node: ast.expr, wanted: str) -> ast.expr:
         """``node`` with casts inside; literals in floating-point arithmetic become floats."""
         number = constant(node)
         if number is not None and wanted == "int32":

@@ -16,6 +16,7 @@ from latte.frontend.references import ArrayReferences, NeuronReferences
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.sources import spelled_out
 from latte.frontend.translate import Translator, loop_over
+from latte.frontend.whole_numbers import check_whole_numbers
 from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
 from latte.model.ensemble import Ensemble
@@ -69,6 +70,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         aliases = {f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"}
     for block in blocks:
         check_bounds(translator.scope, block, buffers)
+    check_whole_numbers(translator.scope, blocks, buffers, to_clear)
     if phase == "forward" and "value" not in stored_names(body.tree):
         body.fail(body.tree, f"forward of {ensemble!r} never assigns value: it would be zero", "self.value = …")
     for count, names in enumerate(translator.eachindex_loops):

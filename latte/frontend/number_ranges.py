@@ -1,0 +1,132 @@
+"""Ranges of whole numbers, and what arithmetic and comparisons make of them."""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import dataclass
+
+from swirl.ir.integers import LARGEST
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a whole number may be.
+
+    Args:
+        low, high: the least and the greatest value; infinite where it is not known.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __str__(self) -> str:
+        return f"{_shown(self.low)} to {_shown(self.high)}"
+
+    @property
+    def fits(self) -> bool:
+        """Whether 32 bits have what it is known to reach."""
+        return not (-math.inf < self.low < -LARGEST - 1 or LARGEST < self.high < math.inf)
+
+    @property
+    def _known(self) -> bool:
+        return -math.inf < self.low and self.high < math.inf
+
+    @property
+    def magnitude(self) -> Range:
+        """Of its absolute value."""
+        return Range(max(self.low, -self.high, 0), max(-self.low, self.high))
+
+    def __neg__(self) -> Range:
+        return Range(-self.high, -self.low)
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, other: Range) -> Range:
+        if not (self._known and other._known):
+            return ANY
+        products = [one * two for one in (self.low, self.high) for two in (other.low, other.high)]
+        return Range(min(products), max(products))
+
+    def __floordiv__(self, other: Range) -> Range:
+        if not (self._known and other._known and other.low > 0):
+            return ANY
+        quotients = [one // two for one in (self.low, self.high) for two in (other.low, other.high)]
+        return Range(min(quotients), max(quotients))
+
+    def __mod__(self, other: Range) -> Range:
+        if not (other._known and other.low > 0):
+            return ANY
+        if self.low >= 0 and self.high < other.low:
+            return self
+        return Range(0, min(other.high - 1, self.high) if self.low >= 0 else other.high - 1)
+
+    def __or__(self, other: Range) -> Range:
+        """One or the other."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+    def both(self, other: Range) -> Range | None:
+        """What is in both; None where they exclude each other."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Range(low, high) if low <= high else None
+
+    def beyond(self, before: Range) -> tuple[float, float] | None:
+        """How far both ends are from those of another range, where they are known in both or in neither; else None."""
+        ends = ((before.low, self.low), (before.high, self.high))
+        if any(math.isinf(old) != math.isinf(new) for old, new in ends):
+            return None
+        low, high = (0 if math.isinf(old) else new - old for old, new in ends)
+        return low, high
+
+    def moved(self, step: tuple[float, float], times: int) -> Range:
+        """The range with its ends moved so many times."""
+        return Range(self.low + step[0] * times, self.high + step[1] * times)
+
+
+ANY = Range()
+TRUTH = Range(0, 1)
+
+
+def combined(operation: ast.operator, one: Range, two: Range) -> Range:
+    """The range of what an operation makes of two whole numbers."""
+    match operation:
+        case ast.Add():
+            return one + two
+        case ast.Sub():
+            return one + -two
+        case ast.Mult():
+            return one * two
+        case ast.FloorDiv():
+            return one // two
+        case ast.Mod():
+            return one % two
+    return ANY
+
+
+_OPPOSITE = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
+_TURNED = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
+
+
+def compared(operation: ast.cmpop, holds: bool, other: Range, *, turned: bool = False) -> Range:
+    """The range of a whole number for which ``number < other`` holds, or does not.
+
+    Args:
+        operation: the comparison.
+        holds: whether it holds.
+        other: what the number is compared with.
+        turned: whether the number is on the right side.
+    """
+    kind: type[ast.cmpop] = type(operation) if holds else _OPPOSITE[type(operation)]
+    kind = _TURNED.get(kind, kind) if turned else kind
+    if kind in (ast.Lt, ast.LtE):
+        return Range(high=other.high - (kind is ast.Lt))
+    if kind in (ast.Gt, ast.GtE):
+        return Range(low=other.low + (kind is ast.Gt))
+    return other if kind is ast.Eq else ANY
+
+
+def _shown(end: float) -> str:
+    if math.isinf(end):
+        return "…"
+    return f"{end:,}" if abs(end) < 10**15 else f"{'-' if end < 0 else ''}10**{len(str(abs(end))) - 1}"
