@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import re
-import secrets
-import stat
-import struct
-import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from glob import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors import numpy as safetensors
 
 from latte.model.source_location import user_location
+from latte.runtime.checkpoint_format import Damaged, generator_of, read, written
 from latte.runtime.data import check_fields
+from latte.runtime.files import NotAFile, write_whole
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
+from swirl.errors import about as prefixed
 
-FORMAT = "latte checkpoint 1"
-"""Says that a file is one of these, and which version."""
 LEARNED = ("param", "state")
 """Roles of the buffers that are in a file: parameters, and what layers keep from batch to batch."""
-ABOUT = "(random numbers and settings)"
-"""The name under which the checksum of what is not a tensor is kept."""
 SOLVER = "solver:"
 """Before the names of a solver's arrays: no layer has such a name."""
 
@@ -136,7 +125,8 @@ def load(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
                 way_out="load without a solver, or with one of that kind",
             )
         check_alike(state.arrays, mine.arrays, os.fspath(path), "the solver")
-        solver.load_state(state)
+        with prefixed(os.fspath(path)):
+            solver.load_state(state)
     executable = session.whole
     for name, values in own.items():
         executable.write(name, values)
@@ -158,11 +148,7 @@ def learned(session: Session) -> dict[str, np.ndarray]:
 
 
 def _generator(state: Mapping[str, Any] | None) -> np.random.Generator | None:
-    if state is None:
-        return None
-    generator = np.random.default_rng()
-    generator.bit_generator.state = dict(state)
-    return generator
+    return None if state is None else generator_of(state)
 
 
 def _resumable(solver: Any, session: Session) -> Resumable:
@@ -209,53 +195,24 @@ def write_file(path: str | os.PathLike[str], content: Checkpoint) -> None:
     Raises:
         DataError: it cannot be written.
     """
-    target = _path(path).resolve()  # what a link points to is replaced, not the link
+    target = _path(path)
     tensors = {name: np.ascontiguousarray(values) for name, values in content.tensors.items()}
-    about = json.dumps(content.about)
-    sums = json.dumps(_checksums(about, tensors), sort_keys=True)
-    metadata = {"format": FORMAT, "about": about, "checksums": sums}
-    beside = target.with_name(f".{target.name}.{_host()}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
-        _remove_abandoned(target)
-        with beside.open("wb") as file:
-            file.write(safetensors.save(tensors, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            beside.chmod(stat.S_IMODE(target.stat().st_mode))
-        beside.replace(target)
+        write_whole(target, written(tensors, json.dumps(content.about)))
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise DataError(
             f"{target} cannot be written: {error.strerror or error}",
             location=user_location(),
-            way_out="the file before it, if there was one, is as it was",
+            way_out="a path of its own, where nothing is yet"
+            if isinstance(error, NotAFile)
+            else "the file before it, if there was one, is as it was",
         ) from error
-    with suppress(OSError):  # the new name, too, where folders can be flushed
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not Path(path).name or "\0" in os.fspath(path):
         raise DataError(f"a file is given by its path, not {path!r}", location=user_location())
     return Path(path)
-
-
-def _host() -> str:
-    """This machine: a file system may be shared with others."""
-    return re.sub(r"\W", "-", platform.node()) or "localhost"
-
-
-def _remove_abandoned(target: Path) -> None:
-    """What processes that were killed have left beside the file."""
-    for left in target.parent.glob(f".{escape(target.name)}.{_host()}.*.*.new"):
-        process = left.name.split(".")[-3]
-        if process.isdigit() and not Path("/proc", process).exists():
-            left.unlink(missing_ok=True)
 
 
 def read_file(path: str | os.PathLike[str]) -> Checkpoint:
@@ -270,56 +227,6 @@ def read_file(path: str | os.PathLike[str]) -> Checkpoint:
     except OSError as error:
         raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror or error}", location=location) from error
     try:
-        tensors = safetensors.load(data)
-        metadata = _header(data)[0].get("__metadata__", {})
-    except KeyError as error:
-        what = f"has tensors of a type that NumPy does not have: {error.args[0]}"
-        raise DataError(f"{os.fspath(path)} {what}", location=location) from error
-    except (SafetensorError, ValueError, struct.error) as error:
-        what = f"is damaged, or is not a safetensors file: {_cut_off(data) or error}"
-        raise DataError(f"{os.fspath(path)} {what}", location=location, way_out="load an older file") from error
-    if metadata.get("format") != FORMAT:
-        raise DataError(
-            f"{os.fspath(path)} was not written by net.save: its format is {metadata.get('format')!r}",
-            location=location,
-            way_out="net.load_state_dict(arrays, names) takes parameters of other programs",
-        )
-    about = metadata.get("about", "")
-    sums = _checksums(about, tensors)
-    if metadata.get("checksums") != json.dumps(sums, sort_keys=True):
-        known = _object(metadata.get("checksums", ""))
-        changed = [name for name in sums if known.get(name) != sums[name]] or sorted(known.keys() - sums.keys())
-        what = f"is damaged: {', '.join(changed[:3]) or 'its list of checksums'} has changed since it was saved"
-        raise DataError(f"{os.fspath(path)} {what}", location=location, way_out="load an older file")
-    return Checkpoint(tensors, json.loads(about))
-
-
-def _checksums(about: str, tensors: Mapping[str, np.ndarray]) -> dict[str, int]:
-    return {ABOUT: zlib.crc32(about.encode()), **{name: zlib.crc32(v.tobytes()) for name, v in tensors.items()}}
-
-
-def _header(data: bytes) -> tuple[Any, int]:
-    """The header of a safetensors file, and where the tensors start: after its length, in 8 bytes, and itself."""
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    return json.loads(data[8:start]), start
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object, as far as it can be read."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _cut_off(data: bytes) -> str | None:
-    """Which tensor a file that is too short ends in, if its header can be read."""
-    try:
-        header, start = _header(data)
-        ends = {name: entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"}
-    except (ValueError, struct.error, KeyError, TypeError, AttributeError):
-        return None
-    there = len(data) - start
-    missing = [name for name, end in sorted(ends.items(), key=lambda item: item[1]) if end > there]
-    return f"it ends in {missing[0]}" if missing else None
+        return Checkpoint(*read(data))
+    except Damaged as error:
+        raise DataError(f"{os.fspath(path)} {error}", location=location, way_out=error.way_out) from error

@@ -109,10 +109,11 @@ def restored(saved: Mapping[str, Any], own: Iterable[Schedule] = ()) -> Schedule
     known = [type(part) for schedule in own for part in _nested(schedule)]
     kinds = {kind.__name__: kind for kind in (StepDecay, CosineDecay, OneCycle, WarmUp, *known)}
     values = {name: value for name, value in saved.items() if name != "schedule"}
-    kind = kinds.get(saved["schedule"])
+    name = saved.get("schedule")
+    kind = kinds.get(name) if isinstance(name, str) else None
     if kind is None or {each.name for each in _fields(kind)} != values.keys():
         raise DataError(
-            f"the solver was saved with a schedule {saved['schedule']}({', '.join(values)}), which is not known here",
+            f"the solver was saved with a schedule {name}({', '.join(values)}), which is not known here",
             location=user_location(),
             way_out="give the solver a schedule of that kind before it is loaded",
         )

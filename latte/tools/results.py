@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from latte.runtime.files import is_not_a_file, write_whole
+
 
 class ResultFile(click.Path):
     """A file that can be written: refused before anything is measured for it."""
@@ -25,16 +27,15 @@ class ResultFile(click.Path):
 
 
 def write_results(path: Path, text: str) -> None:
-    """Write a file anew, whole or not at all; a link or a device (``/dev/stdout``) stays what it is and is written to.
+    """Write a file anew, whole or not at all; a pipe or a device (``/dev/stdout``) is written to.
 
     Raises:
         ClickException: it cannot be written.
     """
-    own = not path.is_symlink() and (path.is_file() or not path.exists())
-    beside = path.with_name(f".{path.name}.new") if own else path
     try:
-        beside.write_text(text, encoding="utf-8")
-        if own:
-            beside.replace(path)
+        if is_not_a_file(path) is not None:
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_whole(path, text.encode())
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
+        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from error

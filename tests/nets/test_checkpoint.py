@@ -275,7 +275,8 @@ from latte.runtime.checkpoint import Checkpoint, read_file, write_file
 
 path, written = Path(sys.argv[1]), 0
 def content(number):
-    return Checkpoint({"a.weights": np.full((300, 301), number, np.float32)}, {"number": number})
+    about = {"seed": number, "step": 0, "shuffling": None, "solver": None}
+    return Checkpoint({"a.weights": np.full((300, 301), number, np.float32)}, about)
 write_file(path, content(0))
 for number in range(1, 201):
     child = os.fork()
@@ -287,7 +288,7 @@ for number in range(1, 201):
     os.waitpid(child, 0)
     found = read_file(path)
     (value,) = set(found.tensors["a.weights"].ravel().tolist())
-    assert value == found.about["number"] <= number
+    assert value == found.about["seed"] <= number
     written += value == number
 write_file(path, content(0))
 print(written, [left.name for left in path.parent.iterdir()])
