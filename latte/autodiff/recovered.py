@@ -39,16 +39,19 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     if divisor is None or again.meets_later(written) or not values.stays(divisor, again.site):
         return None
     names = [index.id for index in again.indices if isinstance(index, ast.Name)]
-    if len(set(names)) != len(again.indices) or not set(again.site.variables()) & names_in(divisor) <= set(names):
+    if len(set(names)) != len(again.indices):
         return None
     moved = dict(zip(names, written.indices, strict=True))
-    if isinstance(divisor, ast.Name) and not _of_this_iteration(values, divisor, site, moved):
+    local = isinstance(divisor, ast.Name) or name_of(divisor) in values.declared
+    if local and not _of_this_iteration(values, name_of(divisor), site, moved):
         return None
     if not touched_again(site, written.access, again.site, again.access):
         return None
-    values.needed |= {divisor.id} if isinstance(divisor, ast.Name) else set()
+    there = values.value(divisor, again.site)  # a local: computed again, or kept
+    if not set(again.site.variables()) & names_in(there) <= set(names):
+        return None
     greatest = float(np.finfo(DTYPES[values.dtype(written.name)]).max)
-    parts = {"e": as_value(target), "d": substitute(divisor, moved), "m": ast.Constant(greatest)}
+    parts = {"e": as_value(target), "d": substitute(there, moved), "m": ast.Constant(greatest)}
     return expr("e * min(d, m)", **parts)
 
 
@@ -71,13 +74,13 @@ def _stored(values: Values, statement: ast.stmt, target: ast.expr) -> tuple[Stat
     )
 
 
-def _of_this_iteration(values: Values, local: ast.Name, site: Statement, moved: Mapping[str, ast.expr]) -> bool:
+def _of_this_iteration(values: Values, local: str, site: Statement, moved: Mapping[str, ast.expr]) -> bool:
     """Whether what a statement in ``local``'s block divides by it was stored by ``site`` in the same iteration.
 
     Args:
         moved: loop of the division → the subscript at ``site`` of what it moves.
     """
-    home = values.declared.get(local.id)
+    home = values.declared.get(local)
     if home is None:
         return False  # a loop's variable
     inside = site.path[: len(home.path) - 1] == home.path[:-1]

@@ -1,8 +1,8 @@
 """Random bodies for autodiff: text of one forward program of a seed.
 
 They have what people write: sums, products and maxima over a loop, locals assigned again and names used again, local
-arrays, recurrences in fields, shifted subscripts, loops inside loops and backwards, conditions on data and on
-subscripts, subscripts from an index field, several outputs.
+arrays, recurrences in fields, exponentials divided in place by their sum, shifted subscripts, loops inside loops and
+backwards, conditions on data and on subscripts, subscripts from an index field, several outputs.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Writer:
 
     def statement(self, scope: Scope, depth: int) -> list[str]:
         kinds = ["declare", "store", "store", "update", "update", "update", "choose"]
-        kinds += ["loop", "loop", "loop", "if", "if", "array", "recurrence", "extreme"] if depth else []
+        kinds += ["loop", "loop", "loop", "if", "if", "array", "recurrence", "extreme", "shares"] if depth else []
         kinds += ["flag", "count"]
         kind = self.pick(*kinds)
         free = sorted(set(NAMES) - scope.names)
@@ -184,6 +184,8 @@ class Writer:
             return self.recurrence(scope)
         if kind == "extreme":
             return self.extreme(scope)
+        if kind == "shares" and free:
+            return self.shares(scope, self.pick(*free))
         return [self.store(scope)]
 
     def other(self, scope: Scope, kind: str) -> list[str]:
@@ -298,6 +300,35 @@ class Writer:
             f"{old} * {value}",
         )
         return [f"for {variable} in range(1, {STEPS}):", f"    {name} = {form}"]
+
+    def shares(self, scope: Scope, total: str) -> list[str]:
+        """Exponentials, divided in place by their sum, which is a local or an element."""
+        variable = next((v for v in ("i", "j", "k") if v not in scope.names), None)
+        if variable is None:
+            return [self.store(scope)]
+        row = self.index(scope, ROWS)
+        loop = f"for {variable} in range({STEPS}):"
+        element = self.pick(f"h[{row}, {variable}]", f"value[{row}, {variable}]", f"u[{variable}]")
+        inner = scope.inner(**{variable: range(STEPS)})
+        power = f"exp(0.3 * {self.leaf(inner)})"
+        power = self.pick(power, power, f"({power} if {self.condition(inner, 0)} else {self.pick('0.0', '0.5')})")
+        sum_ = self.pick(total, total, f"s[{row}]")
+        first = f"{total}: float64 = {self.pick('0.0', '0.0', '1.0')}" if sum_ == total else f"{sum_} = 0.0"
+        lines = [first, loop]
+        if self.random.random() < 0.3 and (part := next((v for v in NAMES if v != total and v not in scope.names), "")):
+            lines += [f"    {part}: float64 = {power}", f"    {sum_} += {part}", f"    {element} = {part}"]
+        else:
+            lines += [f"    {element} = {power}", f"    {sum_} += {element}"]
+        if self.random.random() < 0.2:
+            more = self.pick(f"2.0 * {sum_}", f"{sum_} + {self.leaf(scope)} * {self.leaf(scope)}")
+            lines.append(f"{sum_} = {more}")
+        quotient = f"{element} = {element} / {sum_}"
+        divided = self.pick(f"{element} /= {sum_}", quotient, quotient)
+        heads = (loop, loop, f"for {variable} in range({STEPS - 1}, -1, -1):" if not self.layer else loop)
+        lines += [self.pick(*heads), f"    {divided}"]
+        if sum_ == total:
+            scope.locals.append(total)
+        return lines
 
     def extreme(self, scope: Scope) -> list[str]:
         """Greatest or least value over a loop or two, in an element or two that may hold something before."""
