@@ -1,0 +1,97 @@
+"""How often loops run, and how many instructions a program executes: quick upper bounds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+
+from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range
+from swirl.ir.functions import COSTLY
+from swirl.ir.nest import Loop, Program, expr, loop_of
+from swirl.ir.printing import unparse
+from swirl.ir.trees import children
+
+UNKNOWN_TRIPS = 8
+"""Iterations of a loop whose bounds are not known."""
+CALL = 20
+"""Instructions of a function such as ``exp``."""
+COUNTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call)
+
+
+def trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int:
+    """Iterations of a loop; at the most, where its bounds move."""
+    if loop.extent is not None:
+        return max(1, loop.extent)
+    low, high = ranges.get(loop.var, (0, UNKNOWN_TRIPS - 1))
+    most = high - low + 1
+    length = affine(expr("stop - start" if loop.step > 0 else "start - stop", stop=loop.stop, start=loop.start))
+    if length is not None:
+        most = min([most, *(limits[1] for each in _at_least(length) if (limits := bounds(each, ranges)) is not None)])
+    return max(1, -(-most // abs(loop.step)))
+
+
+def _at_least(form: Affine) -> Iterator[Affine]:
+    """Forms that are nowhere less than one: with one argument of each minimum that it adds, and of each maximum that it
+    subtracts."""
+    for key, coefficient in form.terms.items():
+        atom = form.atoms[key]
+        if isinstance(atom, ast.Call) and (unparse(atom.func) == "min") == (coefficient > 0):
+            rest = Affine({k: c for k, c in form.terms.items() if k != key}, form.constant, form.atoms)
+            parts = [part for argument in atom.args if (part := affine(argument)) is not None]
+            for part in parts:
+                yield from _at_least(rest.add(part, coefficient))
+            return
+    yield form
+
+
+def instructions(program: Program, lanes: int) -> int | None:
+    """The instructions that a finished program executes, at the most and roughly: an operation, a load, a store and an
+    iteration are one each; subscripts are free. None where that depends on data.
+
+    Args:
+        program: after all passes.
+        lanes: of a vector, whose loops are one instruction then; 0 where they are loops as others are.
+    """
+    total = 0
+    for nest in program.nests:
+        found = _of_body(nest.body, {}, lanes)
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _of_body(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None:
+    total = 0
+    for statement in body:
+        found = _of_statement(statement, ranges, lanes)
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _of_statement(statement: ast.stmt, ranges: Ranges, lanes: int) -> int | None:
+    if isinstance(statement, ast.For):
+        loop = loop_of(statement)
+        within = loop_range(loop, ranges)
+        inside = _of_body(statement.body, {**ranges, **within}, lanes)
+        if inside is None or (loop.extent is None and not within):
+            return None
+        return inside if loop.kind == "vector" and lanes else trips(loop, {**ranges, **within}) * (1 + inside)
+    if isinstance(statement, ast.If):
+        branches = [_of_body(body, ranges, lanes) for body in (statement.body, statement.orelse)]
+        known = [found for found in branches if found is not None]
+        return _of_expression(statement.test) + max(known) if len(known) == len(branches) else None
+    if isinstance(statement, ast.AugAssign):
+        return 2 + _of_expression(statement.value) + _of_expression(statement.target)
+    return _of_expression(statement)
+
+
+def _of_expression(node: ast.AST) -> int:
+    if isinstance(node, ast.Subscript):
+        return 1
+    own = 1 if isinstance(node, COUNTED) else 0
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in (*COSTLY, "rand"):
+        own = CALL
+    return own + sum(_of_expression(child) for child in children(node))
