@@ -40,8 +40,8 @@ IGNORED = (
 MAX_THREADS = 4096
 
 SPIN_SECONDS = 200e-6
-"""How long threads that wait look for what they wait for before they sleep: longer than Python takes between two phases,
-and shorter than a time slice."""
+"""How long waiting threads look for what they wait for before they sleep: longer than Python takes between two phases,
+shorter than a time slice."""
 
 SHARED_FROM = 20_000
 """Instructions of a kernel, a microsecond or two, from which on sharing it saves more than it costs."""
@@ -68,7 +68,8 @@ class Settings:
         cache_dir: folder of the cache of kernels and of results (``SWIRL_CACHE_DIR``, else the user's cache folder).
         threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else ``OMP_NUM_THREADS``,
             else the cores available).
-        shared_from: instructions of a kernel from which on the threads share it (``SWIRL_SHARED_FROM``); 0: all kernels.
+        shared_from: instructions of a kernel from which on the threads share it (``SWIRL_SHARED_FROM``); 0: they share
+            all kernels.
         recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
         schedule: whether nets are scheduled (``LATTE_SCHEDULE``; by default they are), or run as they are lowered.
         compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).

@@ -114,7 +114,7 @@ class Runner:
         """What has happened since it was made."""
         found = _Seen()
         self._library.swirl_seen(self._team, ctypes.byref(found))
-        return Seen(*(getattr(found, name) for name, _ in found._fields_))
+        return Seen(found.regions, found.shared, found.moves, found.alone)
 
 
 _FUNCTIONS = (
@@ -147,8 +147,8 @@ def sections(works: Sequence[int | None], shared_from: int) -> list[Section]:
 
     Args:
         works: instructions of each kernel; None where that is not known: all threads run it.
-        shared_from: instructions from which on a kernel is shared, if with its neighbours it does :data:`REGION` times as
-            much.
+        shared_from: instructions from which on a kernel is shared, if it and its neighbours do :data:`REGION` times as
+            many.
     """
     found: list[Section] = []
     little = [work is not None and work < shared_from for work in works]

@@ -20,14 +20,25 @@ COUNTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call)
 
 def trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int:
     """Iterations of a loop; at the most, where its bounds move."""
+    known = _known_trips(loop, ranges)
+    if loop.extent is None and loop.var not in ranges:
+        return min(UNKNOWN_TRIPS if known is None else known, -(-UNKNOWN_TRIPS // abs(loop.step)))
+    assert known is not None, "the range of its variable is known"
+    return known
+
+
+def _known_trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int | None:
+    """The same; None where nothing bounds them."""
     if loop.extent is not None:
         return max(1, loop.extent)
-    low, high = ranges.get(loop.var, (0, UNKNOWN_TRIPS - 1))
-    most = high - low + 1
+    found = []
+    if loop.var in ranges:
+        low, high = ranges[loop.var]
+        found.append(high - low + 1)
     length = affine(expr("stop - start" if loop.step > 0 else "start - stop", stop=loop.stop, start=loop.start))
     if length is not None:
-        most = min([most, *(limits[1] for each in _at_least(length) if (limits := bounds(each, ranges)) is not None)])
-    return max(1, -(-most // abs(loop.step)))
+        found += [limits[1] for each in _at_least(length) if (limits := bounds(each, ranges)) is not None]
+    return max(1, -(-min(found) // abs(loop.step))) if found else None
 
 
 def _at_least(form: Affine) -> Iterator[Affine]:
@@ -74,11 +85,11 @@ def _of_body(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None
 def _of_statement(statement: ast.stmt, ranges: Ranges, lanes: int) -> int | None:
     if isinstance(statement, ast.For):
         loop = loop_of(statement)
-        within = loop_range(loop, ranges)
-        inside = _of_body(statement.body, {**ranges, **within}, lanes)
-        if inside is None or (loop.extent is None and not within):
+        within = {**ranges, **loop_range(loop, ranges)}
+        inside, count = _of_body(statement.body, within, lanes), _known_trips(loop, within)
+        if inside is None or count is None:
             return None
-        return inside if loop.kind == "vector" and lanes else trips(loop, {**ranges, **within}) * (1 + inside)
+        return inside if loop.kind == "vector" and lanes else count * (1 + inside)
     if isinstance(statement, ast.If):
         branches = [_of_body(body, ranges, lanes) for body in (statement.body, statement.orelse)]
         known = [found for found in branches if found is not None]

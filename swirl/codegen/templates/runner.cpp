@@ -180,17 +180,17 @@ struct Team {
 
     // The first thread waits until the others have begun a step, too, if they are awake. One that has been woken on this
     // core gets it for a moment, and moves.
-    void let_others_begin(long step) {
+    void let_others_begin(long step, int members) {
         const double start = now();
         if (!moves || start < rests.load(std::memory_order_relaxed)) {
             return;
         }
-        while (!all_begun(step)) {
+        while (!all_begun(step, members)) {
             if (now() - start < ARRIVING) {
                 relax();
                 continue;
             }
-            give_way(step);
+            give_way(step, members);
             return;
         }
     }
@@ -202,8 +202,8 @@ struct Team {
         return core >= 0 && core < cores && last_on[core].value.exchange(step, std::memory_order_relaxed) == step;
     }
 
-    bool all_begun(long step) const {
-        for (int thread = 1; thread < threads; ++thread) {
+    bool all_begun(long step, int members) const {
+        for (int thread = 1; thread < members; ++thread) {
             if (begun[thread].value.load(std::memory_order_acquire) < step) {
                 return false;
             }
@@ -211,9 +211,9 @@ struct Team {
         return true;
     }
 
-    void give_way(long step) {
+    void give_way(long step, int members) {
 #ifdef __linux__
-        for (int i = 0; i < YIELDS && !all_begun(step); ++i) {
+        for (int i = 0; i < YIELDS && !all_begun(step, members); ++i) {
             sched_yield();
         }
         watch.look(now());  // a core that is given away is not lost
@@ -304,7 +304,7 @@ void run_together(Team& team, const Step* steps, long count, double* seconds) {
     }
 #pragma omp parallel num_threads(team.threads)
     {
-        const int thread = omp_get_thread_num();
+        const int thread = omp_get_thread_num(), members = omp_get_num_threads();  // may be fewer than asked for
         Watch& own = watch;
         double last = opened;
         if (team.watches) {
@@ -313,7 +313,7 @@ void run_together(Team& team, const Step* steps, long count, double* seconds) {
                 own.look(time);
             }
             if (thread == 0) {
-                team.let_others_begin(first);
+                team.let_others_begin(first, members);
             } else {
                 team.begin(thread, first);
                 if (time - opened > LATE) {
@@ -326,7 +326,7 @@ void run_together(Team& team, const Step* steps, long count, double* seconds) {
                 const double time = thread == 0 ? now() : 0;
                 team.begin(thread, first + i);
                 if (thread == 0 && time - last > LONG_STEP) {
-                    team.let_others_begin(first + i);
+                    team.let_others_begin(first + i, members);
                 }
                 last = time;
             }
