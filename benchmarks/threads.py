@@ -4,10 +4,10 @@
     python benchmarks/threads.py busy [--busy 1 --busy 5] [--only small]
     python benchmarks/threads.py revisions --before FOLDER
 
-``pauses``: a side waits 0 to 500 ms before each of its steps, as training does that waits for data, or for another program;
-the means of ours, of ours with ``OMP_PROC_BIND=true``, and of PyTorch. ``busy``: the mean of many steps beside programs that
-never wait, over that of the quiet machine, in turns. ``revisions``: ours, and what is in another checkout, in turns.
-Nothing else may run on the machine.
+``pauses``: a side waits 0 to 500 ms before each of its steps, as training does that waits for data, or for another
+program; the means of ours, of ours with ``OMP_PROC_BIND=true``, and of PyTorch. ``busy``: the mean of many steps beside
+programs that never wait, over that of the quiet machine, in turns. ``revisions``: ours, and what is in another
+checkout, in turns. Nothing else may run on the machine.
 """
 
 from __future__ import annotations
@@ -116,6 +116,10 @@ def _write(workers: Workers, path: Path) -> None:
 
 
 # --- a busy machine -----------------------------------------------------------------------------------------
+Declare = Callable[[], tuple[Net, tuple[int, ...]]]
+"""Makes a net that is not compiled; the shape of its data, too."""
+
+
 def small_net() -> tuple[Net, tuple[int, ...]]:
     """Three layers: a step of 0.1 ms."""
     net = Net(32, seed=1)
@@ -126,7 +130,7 @@ def small_net() -> tuple[Net, tuple[int, ...]]:
     return net, (64,)
 
 
-def digits(batch: int) -> Callable[[], tuple[Net, tuple[int, ...]]]:
+def digits(batch: int) -> Declare:
     """The net of the first example."""
     return lambda: (digits_net(batch), (1, 8, 8))
 
@@ -153,7 +157,7 @@ def _normalised(net: Net, source: Ensemble, filters: int, kernel: int, stride: i
     return BatchNormLayer(net, conv)
 
 
-BUSY: dict[str, tuple[Callable[[], tuple[Net, tuple[int, ...]]], int, int]] = {
+BUSY: dict[str, tuple[Declare, int, int]] = {
     "small": (small_net, 4000, 3),
     "digits, 16": (digits(16), 2000, 3),
     "digits, 64": (digits(64), 1000, 3),
@@ -190,9 +194,7 @@ def busy(counts: Sequence[int], only: str, threads: int | None) -> None:
     report_console().print(made)
 
 
-def _training(
-    declare: Callable[[], tuple[Net, tuple[int, ...]]], threads: int | None
-) -> tuple[Callable[[], None], Net]:
+def _training(declare: Declare, threads: int | None) -> tuple[Callable[[], None], Net]:
     net, shape = declare()
     net.compile(threads=threads)
     solver = SGD(net, learning_rate=0.01, momentum=0.9)

@@ -343,7 +343,7 @@ def test_rows_say_whether_threads_shared_a_core() -> None:
 
 def test_turns_have_pauses_and_say_what_threads_met() -> None:
     with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
-        turn = workers.start(sides("portable")[0]).turn("step", runs=3, warm=2, pause=0.02)
+        turn = workers.start(sides("portable")[0]).turn("forward", runs=3, warm=2, pause=0.02)
     assert len(turn.seconds) == 3 and min(turn.seconds) > 0
     assert turn.regions == turn.shared == 0  # of one thread
 
