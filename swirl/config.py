@@ -44,7 +44,7 @@ SPIN_SECONDS = 200e-6
 shorter than a time slice."""
 
 SHARED_FROM = 20_000
-"""Instructions of a kernel, a microsecond or two, from which on sharing it saves more than it costs."""
+"""Instructions in a kernel's parallel loops, a microsecond or two, from which on sharing saves more than it costs."""
 
 # By which users say where threads run: GCC's variables, and Clang's.
 PLACEMENT = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
@@ -68,8 +68,8 @@ class Settings:
         cache_dir: folder of the cache of kernels and of results (``SWIRL_CACHE_DIR``, else the user's cache folder).
         threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else ``OMP_NUM_THREADS``,
             else the cores available).
-        shared_from: instructions of a kernel from which on the threads share it (``SWIRL_SHARED_FROM``); 0: they share
-            all kernels.
+        shared_from: instructions in a kernel's parallel loops from which on the threads share it
+            (``SWIRL_SHARED_FROM``); 0: they share all kernels.
         recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
         schedule: whether nets are scheduled (``LATTE_SCHEDULE``; by default they are), or run as they are lowered.
         compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).

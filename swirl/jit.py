@@ -32,7 +32,7 @@ class Kernel:
         address: where it is in memory.
         library: the handle of its library.
         target: whose instructions it has.
-        work: instructions that it executes on one thread, at the most and roughly; None where that is not known.
+        work: as the unit's.
     """
 
     name: str

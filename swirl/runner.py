@@ -146,7 +146,7 @@ def sections(works: Sequence[int | None], shared_from: int) -> list[Section]:
     """How a phase is cut: kernels that do little are run by one thread, without a barrier after each.
 
     Args:
-        works: instructions of each kernel; None where that is not known: all threads run it.
+        works: instructions of each kernel that threads can share; None where that is not known: all threads run it.
         shared_from: instructions from which on a kernel is shared, if it and its neighbours do :data:`REGION` times as
             many.
     """

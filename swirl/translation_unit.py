@@ -22,8 +22,7 @@ class TranslationUnit:
     Attributes:
         name: the function's name.
         source: the C++ text. Lines of comment before all else are notes for the choice of flags.
-        work: instructions that the function executes on one thread, at the most and roughly; None where that is not
-            known.
+        work: instructions that threads can share, at the most and roughly; None where that is not known.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How often loops run, and how many instructions a program executes: quick upper bounds."""
+"""How often loops run, and how many instructions threads can share: quick upper bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range
 from swirl.ir.functions import COSTLY
-from swirl.ir.nest import Loop, Program, expr, loop_of
+from swirl.ir.nest import Loop, Program, expr, kind_of, loop_of
 from swirl.ir.printing import unparse
 from swirl.ir.trees import children
 
@@ -15,6 +15,8 @@ UNKNOWN_TRIPS = 8
 """Iterations of a loop whose bounds are not known."""
 CALL = 20
 """Instructions of a function such as ``exp``."""
+BARRIER = 4_000
+"""Of which threads could execute as many in the time in which they wait for each other, if none is late."""
 COUNTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call)
 
 
@@ -55,31 +57,47 @@ def _at_least(form: Affine) -> Iterator[Affine]:
     yield form
 
 
-def instructions(program: Program, lanes: int) -> int | None:
-    """The instructions that a finished program executes, at the most and roughly: an operation, a load, a store and an
-    iteration are one each; subscripts are free. None where that depends on data.
+def shared_work(program: Program, lanes: int) -> int | None:
+    """The instructions in the parallel loops of a finished program, at the most and roughly; those that a barrier after
+    each execution of a loop costs are taken off. None where they depend on data.
+
+    An operation, a load, a store and an iteration are one each; subscripts are free.
 
     Args:
         program: after all passes.
         lanes: of a vector, whose loops are one instruction then; 0 where they are loops as others are.
     """
-    total = 0
-    for nest in program.nests:
-        found = _of_body(nest.body, {}, lanes)
-        if found is None:
-            return None
-        total += found
-    return total
+    found = [_shared(nest.body, {}, lanes) for nest in program.nests]
+    return _total(found)
+
+
+def _shared(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None:
+    """Those of the parallel loops in a block."""
+    found: list[int | None] = []
+    for statement in body:
+        if isinstance(statement, ast.If):
+            branches = [_shared(part, ranges, lanes) for part in (statement.body, statement.orelse)]
+            found.append(max((branch for branch in branches if branch is not None), default=0))
+            found += [None] * (None in branches)
+        elif isinstance(statement, ast.For) and kind_of(statement) == "parallel":
+            whole = _of_statement(statement, ranges, lanes)
+            found.append(None if whole is None else max(0, whole - BARRIER))
+        elif isinstance(statement, ast.For):
+            loop = loop_of(statement)
+            within = {**ranges, **loop_range(loop, ranges)}
+            inside, count = _shared(statement.body, within, lanes), _known_trips(loop, within)
+            # Nothing to be shared stays nothing, however often it runs.
+            found.append(0 if inside == 0 else None if inside is None or count is None else count * inside)
+    return _total(found)
+
+
+def _total(found: Sequence[int | None]) -> int | None:
+    known = [each for each in found if each is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def _of_body(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None:
-    total = 0
-    for statement in body:
-        found = _of_statement(statement, ranges, lanes)
-        if found is None:
-            return None
-        total += found
-    return total
+    return _total([_of_statement(statement, ranges, lanes) for statement in body])
 
 
 def _of_statement(statement: ast.stmt, ranges: Ranges, lanes: int) -> int | None:

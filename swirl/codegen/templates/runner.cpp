@@ -35,7 +35,7 @@ namespace {
 constexpr double LONG_STEP = 100e-6;  // after which threads that waited may sleep
 constexpr double ARRIVING = 1e-6;     // in which those that are awake begin a step
 constexpr double LATE = 300e-6;       // more than waking up takes
-constexpr double SLOW_MOVE = 1e-3;    // to a core on which another program runs
+constexpr double SLOW_MOVE = 1e-3;    // where another program has the core
 constexpr double FIRST_REST = 10e-3, LONGEST_REST = 1.0;  // between moves that do not help
 constexpr double SHORT = 4e-3;        // a phase on one thread: about as long as it may wait for a core
 constexpr double TOGETHER = 50e-3;    // two delays within that time are no chance
@@ -166,7 +166,7 @@ struct Team {
     std::atomic<long> regions{0}, shared{0}, moved{0}, alone{0};
     std::atomic<long> last_shared{-1};
     std::atomic<double> rests{0};  // until then nobody moves
-    double rest = 0;
+    std::atomic<double> rest{0};   // for how long
     std::atomic<bool> lost{false};  // whether a thread has lost its core, or came late
     Crowd crowd;
 
@@ -213,11 +213,24 @@ struct Team {
 
     void give_way(long step, int members) {
 #ifdef __linux__
+        const double start = now();
         for (int i = 0; i < YIELDS && !all_begun(step, members); ++i) {
             sched_yield();
         }
-        watch.look(now());  // a core that is given away is not lost
+        const double stop = now();
+        watch.look(stop);  // a core that is given away is not lost
+        if (stop - start > SLOW_MOVE) {  // another program has taken it
+            rests_after(false);
+        }
 #endif
+    }
+
+    // Moving has helped, or not: then nobody moves for a while.
+    void rests_after(bool helped) {
+        const double last = rest.load(std::memory_order_relaxed);
+        const double next = helped ? 0 : std::min(std::max(2 * last, FIRST_REST), LONGEST_REST);
+        rest.store(next, std::memory_order_relaxed);
+        rests.store(helped ? 0 : now() + next, std::memory_order_relaxed);
     }
 
     void meets(long step) {
@@ -227,10 +240,10 @@ struct Team {
         }
         const double start = now();
         if (moves && start >= rests.load(std::memory_order_relaxed)) {
-            const bool helped = move(step) && now() - start < SLOW_MOVE;
-            rest = helped ? 0 : std::min(std::max(2 * rest, FIRST_REST), LONGEST_REST);
-            rests.store(helped ? 0 : now() + rest, std::memory_order_relaxed);
-            watch.look(now());
+            const bool apart = move(step);
+            const double stop = now();
+            rests_after(apart && stop - start < SLOW_MOVE);
+            watch.look(stop);
         }
     }
 
