@@ -56,6 +56,7 @@ def pause_seconds() -> float:
             measured = _measured(draft, compiler)
             if measured is None:
                 return USUAL
+            (draft / "probe").unlink()
             facts = {"seconds": measured}
             publish(draft, key, facts)
     return float(facts["seconds"])
