@@ -122,7 +122,7 @@ _FUNCTIONS = (
     ("swirl_team_ends", None, ctypes.c_void_p),
     ("swirl_run", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
     ("swirl_seen", None, ctypes.c_void_p, ctypes.c_void_p),
-    ("swirl_delayed", None, ctypes.c_void_p, ctypes.c_double),
+    ("swirl_delayed", None, ctypes.c_void_p, ctypes.c_double, ctypes.c_double, ctypes.c_double),
     ("swirl_holds", ctypes.c_int, ctypes.c_void_p, ctypes.c_double),
     ("swirl_touch", None, ctypes.c_void_p, ctypes.c_long, ctypes.c_int),
 )

@@ -224,32 +224,42 @@ def test_more_threads_than_cores() -> None:
 
 
 # --- a busy machine -----------------------------------------------------------------------------------------
-def test_two_delays_let_one_thread_run() -> None:
-    """At times in seconds, of which none passes here."""
-    runner = Runner(2)
+class Crowd:
+    """Delays of a runner at times in seconds, of which none passes here."""
 
-    def delayed(at: float) -> None:
-        runner._library.swirl_delayed(runner._team, at)
+    def __init__(self, threads: int):
+        self.runner = Runner(threads)
 
-    def holds(at: float) -> bool:
-        return bool(runner._library.swirl_holds(runner._team, at))
+    def delayed(self, at: float, delay: float, after: float) -> None:
+        """A phase is delayed, after others have run for some time."""
+        self.runner._library.swirl_delayed(self.runner._team, after, delay, at)
 
-    delayed(1.0)
-    assert not holds(1.0)  # by chance
-    delayed(2.0)
-    assert not holds(2.0)
-    delayed(2.01)
-    assert holds(2.01) and holds(2.029) and not holds(2.031)
-    delayed(2.035)  # soon again: for twice as long
-    assert holds(2.036) and holds(2.074) and not holds(2.076)
-    ended = 2.075
-    for _ in range(10):
-        delayed(ended + 0.001)
-        length = next(length for length in (0.08, 0.16, 0.32, 0.64, 1.0) if not holds(ended + 0.0011 + length))
-        ended += 0.001 + length
-    assert length == 1.0
-    delayed(ended + 5)  # long after that it counts as a chance again
-    assert not holds(ended + 5)
+    def holds(self, at: float) -> bool:
+        return bool(self.runner._library.swirl_holds(self.runner._team, at))
+
+
+def test_one_thread_runs_where_waiting_costs_more_than_sharing_gains() -> None:
+    crowd = Crowd(2)
+    crowd.delayed(1.0, delay=0.003, after=0.1)
+    assert not crowd.holds(1.0)
+    crowd.delayed(2.0, delay=0.003, after=0.002)
+    assert crowd.holds(2.0) and crowd.holds(2.059) and not crowd.holds(2.061)  # twenty times as long
+    crowd.delayed(3.0, delay=0.003, after=0.002)  # again, and for twice as long
+    assert crowd.holds(3.119) and not crowd.holds(3.121)
+    crowd.delayed(4.0, delay=0.001, after=0.1)  # not any more
+    assert not crowd.holds(4.0)
+    crowd.delayed(5.0, delay=0.001, after=0.0)
+    assert crowd.holds(5.019) and not crowd.holds(5.021)
+    crowd.delayed(6.0, delay=2.0, after=0.0)
+    assert crowd.holds(10.9) and not crowd.holds(11.1)
+
+
+def test_many_threads_are_given_up_for_long_delays_only() -> None:
+    crowd = Crowd(9)
+    crowd.delayed(1.0, delay=0.003, after=0.001)  # one thread would take 8 ms more
+    assert not crowd.holds(1.0)
+    crowd.delayed(2.0, delay=0.005, after=0.001)
+    assert crowd.holds(2.0)
 
 
 def test_short_phases_run_on_one_thread_while_the_machine_is_busy() -> None:
@@ -257,8 +267,7 @@ def test_short_phases_run_on_one_thread_while_the_machine_is_busy() -> None:
     phase = runner.phase([(kernel("counts", COUNTS), [counted])])
     phase.run()
     phase._phase.usual = 1e-4
-    for _ in range(2):
-        runner._library.swirl_delayed(runner._team, time.monotonic() + 3600)
+    runner._library.swirl_delayed(runner._team, 0.0, 1.0, time.monotonic() + 3600)
     phase._phase.usual = 1e-4
     assert runner._library.swirl_holds(runner._team, time.monotonic())
     phase.run()

@@ -11,9 +11,8 @@
 // core: it takes the cores that are in use out of its own mask, which moves it at once, and puts the mask back.
 // Nobody is bound, and whatever is started meanwhile has the mask that the user gave.
 //
-// Beside other busy programs, a team waits at each barrier for the thread that is not running. Where a phase that takes
-// less than a few time slices has twice taken much longer than usual, and a thread had lost its core, such phases run on
-// one thread for a while.
+// Beside other busy programs, a team waits at each barrier for the thread that is not running. If that costs more than
+// several threads gain, phases that take less than a few time slices run on one thread for a while.
 
 #include <algorithm>
 #include <atomic>
@@ -38,8 +37,9 @@ constexpr double LATE = 300e-6;       // more than waking up takes
 constexpr double SLOW_MOVE = 1e-3;    // where another program has the core
 constexpr double FIRST_REST = 10e-3, LONGEST_REST = 1.0;  // between moves that do not help
 constexpr double SHORT = 4e-3;        // a phase on one thread: about as long as it may wait for a core
-constexpr double TOGETHER = 50e-3;    // two delays within that time are no chance
-constexpr double FIRST_HOLD = 20e-3, LONGEST_HOLD = 1.0;  // on one thread
+constexpr double FIRST_HOLD = 20e-3, LONGEST_HOLD = 5.0;  // of phases on one thread
+constexpr double AS_LONG = 20;        // as a delay they are held, so that trying again costs little
+constexpr double WORTH = 0.5;         // of the time of another thread, as sharing is not perfect
 constexpr double FRESH = 1e-3;        // of a count of lost cores
 constexpr int YIELDS = 2;
 constexpr int STEP_BITS = 24;
@@ -131,27 +131,24 @@ struct Seen {
     long alone;    // phases on one thread, as the machine was busy
 };
 
-// Whether the machine is busy with something else.
+// Whether short phases run on one thread, as the machine is busy with something else.
 struct Crowd {
     std::atomic<double> until{0};
-    double hold = 0, last = -1;
+    double hold = 0;
+    double ran = 0;  // in phases that were not delayed, since the last one that was
 
     bool holds(double time) const { return time < until.load(std::memory_order_relaxed); }
 
-    // A short phase was delayed as a thread had lost its core.
-    void delayed(double time) {
-        const double ended = until.load(std::memory_order_relaxed);
-        if (time < ended) {
-            return;
+    // At a time, a phase took so much longer than usual, as a thread had lost its core. On one thread, the phases before
+    // it would have taken longer, too: by up to what they took, for each other thread.
+    void delayed(double delay, double time, int threads) {
+        if (delay < WORTH * (threads - 1) * ran) {
+            hold = 0;
+        } else {
+            hold = std::min(std::max(2 * hold, std::max(FIRST_HOLD, AS_LONG * delay)), LONGEST_HOLD);
+            until.store(time + hold, std::memory_order_relaxed);
         }
-        const bool again = hold > 0 && time - ended < std::max(hold, TOGETHER);
-        if (!again && (last < 0 || time - last > TOGETHER)) {
-            last = time;
-            return;
-        }
-        hold = again ? std::min(2 * hold, LONGEST_HOLD) : FIRST_HOLD;
-        last = -1;
-        until.store(time + hold, std::memory_order_relaxed);
+        ran = 0;
     }
 };
 
@@ -367,8 +364,12 @@ void learn(Team& team, Phase& phase, double start, double stop) {
         phase.usual = taken;
         return;
     }
-    if (lost && taken > 2 * phase.usual + LATE && phase.usual * team.threads < SHORT) {
-        team.crowd.delayed(stop);
+    if (phase.usual * team.threads < SHORT) {
+        if (lost && taken > 2 * phase.usual + LATE) {
+            team.crowd.delayed(taken - phase.usual, stop, team.threads);
+        } else {
+            team.crowd.ran += taken;
+        }
     }
     // Delays count little.
     phase.usual += taken < phase.usual ? (taken - phase.usual) / 4 : (std::min(taken, 2 * phase.usual) - phase.usual) / 16;
@@ -437,10 +438,10 @@ extern "C" void swirl_seen(const Team* team, Seen* seen) {
     seen->alone = team->alone;
 }
 
-// What a short phase does that was delayed while a thread had lost its core, at a time in seconds; and whether such
-// phases run on one thread then.
-extern "C" void swirl_delayed(Team* team, double time) {
-    team->crowd.delayed(time);
+// For tests: a phase ends with a delay at a time, after others have run; whether short phases run on one thread then.
+extern "C" void swirl_delayed(Team* team, double ran, double delay, double time) {
+    team->crowd.ran += ran;
+    team->crowd.delayed(delay, time, team->threads);
 }
 
 extern "C" int swirl_holds(const Team* team, double time) {
