@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,16 @@ IGNORED = (
 
 MAX_THREADS = 4096
 
+SPIN_SECONDS = 200e-6
+"""How long waiting threads look for what they wait for before they sleep: longer than Python takes between two phases,
+shorter than a time slice."""
+
+SHARED_FROM = 20_000
+"""Instructions in a kernel's parallel loops, a microsecond or two, from which on sharing saves more than it costs."""
+
+# By which users say where threads run: GCC's variables, and Clang's.
+PLACEMENT = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
 _TRUE = ("1", "on", "true", "yes")
 _FALSE = ("0", "off", "false", "no")
 
@@ -58,6 +68,8 @@ class Settings:
         cache_dir: folder of the cache of kernels and of results (``SWIRL_CACHE_DIR``, else the user's cache folder).
         threads: number of OpenMP threads (``SWIRL_THREADS``, else ``LATTE_NUM_THREADS``, else ``OMP_NUM_THREADS``,
             else the cores available).
+        shared_from: instructions in a kernel's parallel loops from which on the threads share it
+            (``SWIRL_SHARED_FROM``); 0: they share all kernels.
         recipes: folder of the user's recipes (``LATTE_RECIPES``), or None.
         schedule: whether nets are scheduled (``LATTE_SCHEDULE``; by default they are), or run as they are lowered.
         compatibility: compatibility mode of the original's interface (``LATTE_COMPAT``).
@@ -71,6 +83,7 @@ class Settings:
     compiler_variable: str | None
     cache_dir: Path
     threads: int
+    shared_from: int
     recipes: Path | None
     schedule: bool
     compatibility: bool
@@ -97,6 +110,7 @@ def settings() -> Settings:
         compiler_variable=compiler_variable,
         cache_dir=_path(environment, "SWIRL_CACHE_DIR") or Path(platformdirs.user_cache_dir("swirl", appauthor=False)),
         threads=_threads(environment),
+        shared_from=_shared_from(environment),
         recipes=_folder(environment, "LATTE_RECIPES"),
         schedule=_switch(environment, "LATTE_SCHEDULE", default="1"),
         compatibility=compatibility(),
@@ -120,19 +134,27 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def user_places_threads() -> bool:
+    """Whether the user has said on which cores threads run: then nothing moves them."""
+    return any(os.environ.get(name, "").strip() for name in PLACEMENT)
+
+
 @contextmanager
-def short_waits() -> Iterator[None]:
-    """An OpenMP library that is loaded inside lets waiting threads spin for some 20 µs, then sleep.
+def short_waits(pause: Callable[[], float]) -> Iterator[None]:
+    """An OpenMP library that is loaded inside lets waiting threads spin for :data:`SPIN_SECONDS`, then sleep.
 
     By default GCC's lets them spin for milliseconds. On cores shared with other programs, the thread that all
     wait for may then not get a core for as long, at every barrier: this made training up to 20 times slower. Where the
-    user has said how to wait, nothing is changed.
+    user has said how to wait, nothing is changed. A library that somebody has loaded before has read the environment.
+
+    Args:
+        pause: seconds of one look, of which the library counts a number.
     """
     variable = "GOMP_SPINCOUNT"
     if variable in os.environ or "OMP_WAIT_POLICY" in os.environ:
         yield
         return
-    os.environ[variable] = "10000"
+    os.environ[variable] = str(round(SPIN_SECONDS / pause()))
     try:
         yield
     finally:
@@ -201,6 +223,16 @@ def _threads(environment: Mapping[str, str]) -> int:
     if outermost.isascii() and outermost.isdigit() and 1 <= int(outermost) <= MAX_THREADS:
         return int(outermost)
     return available_cores()
+
+
+def _shared_from(environment: Mapping[str, str]) -> int:
+    variable = "SWIRL_SHARED_FROM"
+    value = environment.get(variable, "").strip()
+    if not value:
+        return SHARED_FROM
+    if not (value.isascii() and value.isdigit()) or len(value) > 18:
+        raise _bad_value(variable, value, "a whole number of instructions; 0: the threads share all kernels")
+    return int(value)
 
 
 def _switch(environment: Mapping[str, str], variable: str, default: str = "0") -> bool:

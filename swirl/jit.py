@@ -32,12 +32,14 @@ class Kernel:
         address: where it is in memory.
         library: the handle of its library.
         target: whose instructions it has.
+        work: as the unit's.
     """
 
     name: str
     address: int
     library: ctypes.CDLL
     target: str
+    work: int | None = None
 
 
 def build(
@@ -86,7 +88,7 @@ def build(
             runs.add(key, unit)
         if missing:
             found |= runs.results(len(missing), progress)
-    return [replace(found[key], name=unit.name, target=target.name) for key, unit in wanted]
+    return [replace(found[key], name=unit.name, target=target.name, work=unit.work) for key, unit in wanted]
 
 
 def load(built: Built) -> Kernel:
@@ -106,7 +108,7 @@ def load(built: Built) -> Kernel:
         raise LatteError(f"{built.path} has no function {built.name!r}", way_out=way_out) from error
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None, "dlsym found the function"
-    return Kernel(built.name, address, library, built.target)
+    return Kernel(built.name, address, library, built.target, built.work)
 
 
 def progress_console() -> Console:

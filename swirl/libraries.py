@@ -46,6 +46,7 @@ class Built:
         cached: whether it was found in the cache.
         command: the command that compiles this unit, to be run in the library's folder.
         target: whose instructions it has.
+        work: as the unit's.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Built:
     cached: bool
     command: str
     target: str
+    work: int | None = None
 
 
 Units = dict[str, TranslationUnit]

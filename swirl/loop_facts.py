@@ -9,22 +9,20 @@ from functools import cached_property
 from math import gcd, prod
 
 from swirl.ir.accesses import Access, parsed
-from swirl.ir.affine import Affine, affine, bounds, coefficients
+from swirl.ir.affine import affine, coefficients
 from swirl.ir.buffers import Buffer
 from swirl.ir.footprint import footprint
 from swirl.ir.functions import COSTLY
-from swirl.ir.nest import Loop, Nest, constant, expr, loop_of, names_in
+from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in
 from swirl.ir.paths import Path, loops
-from swirl.ir.printing import unparse
 from swirl.ir.sets import NotProved
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import nodes
+from swirl.ir.trips import trips
 from swirl.transforms.rewrites.strides import memory_stride
 
 NEAR = 4
 """Elements from one lane to the next that a few loads of vectors still have."""
-UNKNOWN_TRIPS = 8
-"""Iterations of a loop whose bounds are not known."""
 
 
 @dataclass(frozen=True)
@@ -202,32 +200,6 @@ def wants_lanes(statement: Statement) -> bool:
     """Whether a statement calls ``exp`` or the like, or a random number: one by one they take as long as many sums."""
     calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Name) and (called.id in COSTLY or called.id == "rand") for called in calls)
-
-
-def trips(loop: Loop, ranges: Mapping[str, tuple[int, int]]) -> int:
-    """Iterations of a loop; at the most, where its bounds move."""
-    if loop.extent is not None:
-        return max(1, loop.extent)
-    low, high = ranges.get(loop.var, (0, UNKNOWN_TRIPS - 1))
-    most = high - low + 1
-    length = affine(expr("stop - start" if loop.step > 0 else "start - stop", stop=loop.stop, start=loop.start))
-    if length is not None:
-        most = min([most, *(limits[1] for each in _at_least(length) if (limits := bounds(each, ranges)) is not None)])
-    return max(1, -(-most // abs(loop.step)))
-
-
-def _at_least(form: Affine) -> Iterator[Affine]:
-    """Forms that are nowhere less than one: with one argument of each minimum that it adds, and of each maximum that it
-    subtracts."""
-    for key, coefficient in form.terms.items():
-        atom = form.atoms[key]
-        if isinstance(atom, ast.Call) and (unparse(atom.func) == "min") == (coefficient > 0):
-            rest = Affine({k: c for k, c in form.terms.items() if k != key}, form.constant, form.atoms)
-            parts = [part for argument in atom.args if (part := affine(argument)) is not None]
-            for part in parts:
-                yield from _at_least(rest.add(part, coefficient))
-            return
-    yield form
 
 
 # --- chains of loops ----------------------------------------------------------------------------------------

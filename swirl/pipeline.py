@@ -186,4 +186,4 @@ def _emitted(program: Program, target: str, contract: bool) -> KernelSource:
 
 
 def _source(value: Mapping[str, Any]) -> KernelSource:
-    return KernelSource(value["name"], value["source"], tuple(value["buffers"]))
+    return KernelSource(value["name"], value["source"], tuple(value["buffers"]), work=value["work"])

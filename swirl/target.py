@@ -173,7 +173,7 @@ def why_not(target: Target) -> str | None:
         return reason
     compiler = find_compiler()
     probe = _PROBES[target.name]
-    key = cache_key("probe", probe, *target.isa_flags, *compiler.command, compiler.version, _processor())
+    key = cache_key("probe", probe, *target.isa_flags, *compiler.command, compiler.version, processor_identity())
     facts = read_entry(key)
     if facts is None:
         with entry_lock(key), draft_folder(key) as draft:
@@ -216,7 +216,7 @@ def processor_name() -> str:
     return archspec.cpu.brand_string() or str(archspec.cpu.host().name)
 
 
-def _processor() -> str:
+def processor_identity() -> str:
     """Identity of the processor, as far as instruction sets go."""
     host = archspec.cpu.host()
     return json.dumps([archspec.cpu.brand_string(), host.name, sorted(host.features)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import ClassVar
 
@@ -22,10 +22,12 @@ class TranslationUnit:
     Attributes:
         name: the function's name.
         source: the C++ text. Lines of comment before all else are notes for the choice of flags.
+        work: instructions that threads can share, at the most and roughly; None where that is not known.
     """
 
     name: str
     source: str
+    work: int | None = field(default=None, kw_only=True)
 
     shares_library: ClassVar[bool] = False
     """Whether the text may stand in a namespace beside others: standard headers first, then nothing global but the

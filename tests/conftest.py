@@ -1,6 +1,7 @@
 """For all tests."""
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,9 @@ from tests.lowered import lowered
 # Programs are trees without cycles. Python looks for cycles after so many allocations, and so through all trees again
 # and again: an eighth of the time. Instead it does after each test, and only through what the test has made.
 gc.disable()
+
+# All threads run every kernel, however little it does: what tests compute is little.
+os.environ["SWIRL_SHARED_FROM"] = "0"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swirl.config import IGNORED, available_cores, settings, short_waits
+from swirl.config import IGNORED, SHARED_FROM, available_cores, settings, short_waits, user_places_threads
 from swirl.errors import LatteError
 
 
@@ -110,12 +110,40 @@ def test_variables_that_mean_nothing_here_are_ignored_with_one_warning(
 def test_waits_are_short_unless_the_user_says_how_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    with short_waits():
-        assert os.environ["GOMP_SPINCOUNT"] == "10000"
-    assert "GOMP_SPINCOUNT" not in os.environ
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    with short_waits():
+    for pause, rounds in ((20e-9, "10000"), (40e-9, "5000")):  # 200 µs, whatever the processor
+        with short_waits(lambda pause=pause: pause):
+            assert os.environ["GOMP_SPINCOUNT"] == rounds
         assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with short_waits(lambda: pytest.fail("it was measured")):
+        assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    with short_waits(lambda: pytest.fail("it was measured")):
+        assert os.environ["GOMP_SPINCOUNT"] == "7"
+
+
+@pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"])
+def test_who_says_where_threads_run(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for each in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
+        monkeypatch.delenv(each, raising=False)
+    assert not user_places_threads()
+    monkeypatch.setenv(name, "false")  # also who wants to be left alone
+    assert user_places_threads()
+
+
+@pytest.mark.parametrize(
+    ("value", "instructions"), [("", SHARED_FROM), ("0", 0), (" 700 ", 700), ("-1", None), ("1e3", None), ("²", None)]
+)
+def test_from_which_work_on_threads_share_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, value: str, instructions: int | None
+) -> None:
+    monkeypatch.setenv("SWIRL_SHARED_FROM", value)
+    if instructions is None:
+        with pytest.raises(LatteError, match=r"(?s)SWIRL_SHARED_FROM=.*a whole number of instructions"):
+            settings()
+    else:
+        assert settings().shared_from == instructions
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, references
 from swirl.ir.paths import walk
 from swirl.ir.spelling import in_ascii
+from swirl.ir.trips import shared_work
 from swirl.ir.types import explicit
 from swirl.target import Target
 from swirl.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
@@ -87,7 +88,8 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
 
     digest = hashlib.sha256(f"{target.name}\n{contract}\n{render('kernel')}".encode()).hexdigest()
     name = f"kernel_{digest[:20]}"
-    return KernelSource(name, render(name), tuple(names))
+    _, lanes = _vector_loops(target)
+    return KernelSource(name, render(name), tuple(names), work=shared_work(program, lanes))
 
 
 def listing(program: Program, target: Target, *, contract: bool = True) -> str:

@@ -143,7 +143,7 @@ def processed(options: argparse.Namespace, first: int, count: int) -> Iterator[d
         *(["--nets"] if options.nets else []),
         *(["--derivatives"] if options.derivatives else []),
     ]
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "SWIRL_SHARED_FROM": "0"}
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False)
         if ran.returncode == 0:

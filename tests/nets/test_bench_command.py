@@ -22,7 +22,7 @@ from latte.tools.bench import alternate, command, convolution, layers, plots, sh
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared, write_data
 from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
-from latte.tools.bench.command import as_json, bench, table
+from latte.tools.bench.command import as_json, bench, line, table
 from latte.tools.bench.levels import LEVELS, up_to
 from latte.tools.bench.ours import Layers, our_side
 from latte.tools.bench.shipped_layers import SHIPPED
@@ -332,6 +332,20 @@ def test_rows_say_ratios_limits_and_noise() -> None:
     assert row(seconds={OURS: [1.0]}).tuned == ""
     assert json.loads(as_json({"target": "avx2"}, [made]))["rows"][0]["ratios"]["PyTorch"] == pytest.approx(4)
     assert table([made]).row_count == 2  # and the mean
+
+
+def test_rows_say_whether_threads_shared_a_core() -> None:
+    made = row(shared={OURS: (3, 70), "default schedule": (0, 9)})
+    assert "threads shared a core: Latte in 3 of 70 regions" in line(made)
+    assert "shared a core" not in line(row(shared={OURS: (0, 70)}))
+    assert json.loads(as_json({}, [made]))["rows"][0]["shared"] == {OURS: [3, 70], "default schedule": [0, 9]}
+
+
+def test_turns_have_pauses_and_say_what_threads_met() -> None:
+    with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
+        turn = workers.start(sides("portable")[0]).turn("forward", runs=3, warm=2, pause=0.02)
+    assert len(turn.seconds) == 3 and min(turn.seconds) > 0
+    assert turn.regions == turn.shared == 0  # of one thread
 
 
 def test_plot(tmp_path: Path) -> None:

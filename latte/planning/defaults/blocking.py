@@ -15,7 +15,8 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import variable_of
 from swirl.ir.paths import at
 from swirl.ir.statements import Statement, statements_of
-from swirl.loop_facts import Contraction, contractions, correlations, facts, moves, trips
+from swirl.ir.trips import trips
+from swirl.loop_facts import Contraction, contractions, correlations, facts, moves
 
 LONG_SUM = 16
 """Vectors of terms from which on adding up the lanes of a sum takes little of its time."""

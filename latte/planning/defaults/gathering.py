@@ -15,7 +15,7 @@ from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in
-from swirl.loop_facts import trips
+from swirl.ir.trips import trips
 from swirl.transforms.rewrites.sites import taken_names
 
 

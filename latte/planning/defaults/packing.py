@@ -14,7 +14,8 @@ from latte.planning.defaults.trials import Step, Trials, one_by_one, step
 from swirl.ir.accesses import Access
 from swirl.ir.nest import names_in
 from swirl.ir.statements import statements_of
-from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride, trips
+from swirl.ir.trips import trips
+from swirl.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride
 
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""

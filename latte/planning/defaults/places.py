@@ -14,7 +14,8 @@ from swirl.ir.names import INDEX_CALLS
 from swirl.ir.nest import names_in
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import name_of, nodes
-from swirl.loop_facts import stride, trips
+from swirl.ir.trips import trips
+from swirl.loop_facts import stride
 from swirl.transforms.rewrites.bounds import conjuncts, equal_to
 
 FEW = 2

@@ -14,7 +14,7 @@ import numpy as np
 from latte.tools.bench.cases import Case
 from latte.tools.bench.ours import Arrays
 from latte.tools.bench.tried import VOCABULARY
-from latte.tools.bench.workers import OURS, Side, Worker, Workers
+from latte.tools.bench.workers import OURS, Side, Turn, Worker, Workers
 from swirl.errors import LatteError
 
 BOUND = 1e-4
@@ -61,6 +61,7 @@ class Row:
         operations, bytes: of our kernels: floating-point operations, and what they touch at the least.
         peak, bandwidth: operations and bytes a second at the most, the best of all rounds.
         missing: by side, why it was not measured.
+        shared: by side of ours, parallel regions in which two threads were on one core, of how many.
     """
 
     case: Case
@@ -75,6 +76,7 @@ class Row:
     peak: float
     bandwidth: float
     missing: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def median(self, side: str = OURS) -> float:
         """Seconds."""
@@ -98,6 +100,11 @@ class Row:
     def share(self) -> float:
         """Of the limit that ours reaches."""
         return self.limit / self.median()
+
+    @property
+    def shared_core(self) -> list[str]:
+        """What is to be said of our sides whose threads have shared a core."""
+        return [f"{name} in {count} of {every} regions" for name, (count, every) in self.shared.items() if count]
 
     @property
     def noisy(self) -> list[str]:
@@ -246,11 +253,16 @@ def _timed(
     ours = workers.running[OURS]
     runs = {name: run_count(worker, phase) for name, worker in workers.running.items()}
     seconds: dict[str, list[float]] = {name: [] for name in workers.running}
+    shared: dict[str, tuple[int, int]] = {}
     limits: list[tuple[float, float]] = []
     for number in range(rounds):
         progress(f"{case} {phase}: round {number + 1} of {rounds}")
         for name, worker in workers.running.items():
-            seconds[name] += turn(worker, phase, runs[name])
+            taken = turn(worker, phase, runs[name])
+            seconds[name] += taken.seconds
+            if not worker.side.peer:
+                before = shared.get(name, (0, 0))
+                shared[name] = before[0] + taken.shared, before[1] + taken.regions
         found = ours.ask(do="limits")
         limits.append((found["peak"], found["bandwidth"]))
     work = ours.ask(do="work", phase=phase)
@@ -267,16 +279,17 @@ def _timed(
         max(peak for peak, _ in limits),
         max(bandwidth for _, bandwidth in limits),
         missing,
+        shared,
     )
 
 
-def turn(worker: Worker, phase: str, runs: int) -> list[float]:
-    """Seconds of each of so many runs of one side, when the others are at rest."""
+def turn(worker: Worker, phase: str, runs: int) -> Turn:
+    """So many runs of one side, when the others are at rest."""
     sleep(SETTLE)
-    return worker.seconds(phase, WARM + runs)[WARM:]
+    return worker.turn(phase, runs, WARM)
 
 
 def run_count(worker: Worker, phase: str) -> int:
     """Runs of a round."""
-    (once,) = turn(worker, phase, 1)
+    (once,) = turn(worker, phase, 1).seconds
     return max(1, min(MOST_RUNS, ceil(ROUND_SECONDS / max(once, 1e-6))))

@@ -325,6 +325,8 @@ def line(row: Row) -> str:
     parts += [f"{name} not measured: {why}" for name, why in row.missing.items()]
     if row.noisy:
         parts.append(f"NOISY: {', '.join(row.noisy)}")
+    if row.shared_core:
+        parts.append(f"threads shared a core: {', '.join(row.shared_core)}")
     return "; ".join(parts)
 
 
@@ -359,7 +361,7 @@ def table(rows: Sequence[Row]) -> Table:
             *rates,
             f"{row.share:.0%} ({bound})",
             f"{max(row.differences.values(), default=0.0):.1e}",
-            "noisy" if row.noisy else "",
+            ", ".join(["noisy"] * bool(row.noisy) + ["shared a core"] * bool(row.shared_core)),
         )
     made.add_section()
     made.add_row("geometric mean", "", "", "", *(_mean(rows, name) for name in peers), _mean(rows, ""))
@@ -380,6 +382,7 @@ def as_json(about: dict[str, Any], rows: Sequence[Row]) -> str:
             "limit": row.limit,
             "share": row.share,
             "noisy": row.noisy,
+            "shared a core": row.shared_core,
             "ratios": {name: row.ratio(name) for name in row.seconds if name != OURS},
         }
         for row in rows

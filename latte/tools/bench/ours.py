@@ -30,6 +30,7 @@ from latte.tools.bench.tried import VOCABULARY
 from swirl.errors import CommandError
 from swirl.ir.work import program_work
 from swirl.measure import Limits
+from swirl.runner import Seen
 
 Arrays = dict[str, np.ndarray]
 
@@ -104,6 +105,11 @@ class Layers:
     @property
     def target(self) -> str:
         return self.net.executable.plan.target.name
+
+    @property
+    def seen(self) -> Seen:
+        """What the threads have met so far."""
+        return self.net.session.runner.seen
 
     @property
     def phases(self) -> list[str]:
@@ -220,6 +226,11 @@ class Digits:
     @property
     def target(self) -> str:
         return self.net.executable.plan.target.name
+
+    @property
+    def seen(self) -> Seen:
+        """As :attr:`Layers.seen`."""
+        return self.net.session.runner.seen
 
     @property
     def phases(self) -> list[str]:

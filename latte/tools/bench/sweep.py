@@ -176,7 +176,7 @@ def measure(point: Point, threads: int, target: str | None) -> Rates:
             shares: dict[str, float] = {}
             for phase in ours.about["phases"]:
                 runs = run_count(ours, phase)
-                seconds[phase] = min(taken for _ in range(ROUNDS) for taken in turn(ours, phase, runs))
+                seconds[phase] = min(taken for _ in range(ROUNDS) for taken in turn(ours, phase, runs).seconds)
                 work, limits = ours.ask(do="work", phase=phase), ours.ask(do="limits")
                 least = max(work["operations"] / limits["peak"], work["bytes"] / limits["bandwidth"])
                 shares[phase] = least / seconds[phase]

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import sleep
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from latte.tools.bench.cases import Case
-from latte.tools.bench.ours import Arrays, our_side
+from latte.tools.bench.ours import Arrays, Ours, our_side
 from swirl.config import child_environment
 from swirl.errors import LatteError
 
@@ -75,6 +76,21 @@ class Side:
     level: int | None = None
     recipes: bool = True
     threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Runs of a side, one after the other.
+
+    Args:
+        seconds: of each run.
+        regions: parallel regions in these runs, of our side.
+        shared: of these, in which two threads were on one core.
+    """
+
+    seconds: list[float]
+    regions: int = 0
+    shared: int = 0
 
 
 OURS = "Latte"
@@ -164,9 +180,16 @@ class Worker:
         with np.load(path) as found:
             return dict(found)
 
-    def seconds(self, phase: str, runs: int) -> list[float]:
-        """Of so many runs of a phase."""
-        return list(self.ask(do="seconds", phase=phase, runs=runs)["seconds"])
+    def turn(self, phase: str, runs: int, warm: int = 0, pause: float = 0.0) -> Turn:
+        """So many runs of a phase.
+
+        Args:
+            phase: as the sides call it.
+            runs: that are counted.
+            warm: before them, not counted.
+            pause: seconds before each run, in which the side does nothing.
+        """
+        return Turn(**self.ask(do="seconds", phase=phase, runs=runs, warm=warm, pause=pause))
 
     def close(self) -> None:
         """End the process."""
@@ -268,7 +291,7 @@ def _answered(side: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
                 side.load(data["inputs"], data["gradient"])
             np.savez(asked["to"], **side.results())
         case "seconds":
-            return {"seconds": side.seconds(asked["phase"], asked["runs"])}
+            return asdict(_turn(side, asked["phase"], asked["runs"], asked["warm"], asked["pause"]))
         case "limits":
             found = side.limits.measure([], rounds=1)
             return {"peak": found.peak, "bandwidth": found.bandwidth}
@@ -276,3 +299,20 @@ def _answered(side: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
             operations, touched = side.work(asked["phase"])
             return {"operations": operations, "bytes": touched}
     return {}
+
+
+def _turn(side: Any, phase: str, runs: int, warm: int, pause: float) -> Turn:
+    if warm:
+        side.seconds(phase, warm)
+    before = side.seen if isinstance(side, Ours) else None
+    if pause:
+        found = []
+        for _ in range(runs):
+            sleep(pause)
+            found += side.seconds(phase, 1)
+    else:
+        found = side.seconds(phase, runs)
+    if before is None:
+        return Turn(found)
+    after = side.seen
+    return Turn(found, after.regions - before.regions, after.shared - before.shared)
