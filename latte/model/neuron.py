@@ -253,7 +253,8 @@ class FieldSpec:
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item)
+        items = self.shape[0] if self.per_item and self.role in ("value", "grad", "state") else 0
+        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item, items=items)
 
     @property
     def owner(self) -> str:

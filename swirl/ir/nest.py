@@ -284,6 +284,8 @@ class Program:
         aliases: other names of loops, e.g. ``_neuron_index_1`` → ``("c",)``.
         commands: what was applied so far, as text (provenance).
         remarks: what the last command has left unchanged, and why; not part of the program's identity.
+        fixed: why it is right for whole batches alone; empty where nothing is known that forbids fewer items
+            (:mod:`swirl.ir.items`).
     """
 
     name: str
@@ -292,6 +294,7 @@ class Program:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
     remarks: tuple[str, ...] = field(default=(), compare=False)
+    fixed: str = ""
 
     @property
     def text(self) -> str:
