@@ -25,6 +25,7 @@ from swirl.codegen.emit import listing
 from swirl.demand import demand
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
+from swirl.ir.items import whole_batch
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
 from swirl.ir.printing import unparse
@@ -324,8 +325,9 @@ def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
 
 
 def loop_facts(program: Program) -> list[LoopFact]:
-    """The loops of a program, outer before inner."""
+    """The loops of a program, outer before inner, as they are for a whole batch."""
     facts = []
+    program = whole_batch(program)
     for nest in program.nests:
         works = loop_works(nest, program.buffers)
         for (path, node), work in zip(loops(nest.body), works, strict=True):

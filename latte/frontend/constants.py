@@ -95,8 +95,8 @@ class Constants:
         self.fixing: list[str] = []
 
     def fold(self, node: ast.expr) -> Any:
-        """The value of ``node`` (number, bool or tuple), or ``MISSING`` if it is not a constant. A number that depends on
-        the number of items is the one of a whole batch from here on: see :meth:`value`."""
+        """The value of ``node`` (number, bool or tuple), or ``MISSING`` if it is not a constant. A number that depends
+        on how many items there are is the one of a whole batch from here on: see :meth:`value`."""
         return self._fixed(self.value(node), node)
 
     def value(self, node: ast.expr) -> Any:

@@ -19,6 +19,7 @@ from latte.model.ranges import ranges
 from latte.model.variables import loop_names, read_where_assigned, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
+from swirl.ir.items import ITEMS
 from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
@@ -151,7 +152,7 @@ class BodyScope:
         if name is None:
             taken = {*self.buffers, *WORDS, *self.loop_names, *self.variables, *self.locals.values(), *self.forbidden}
             taken |= {node.id for node in nodes(self.body.tree) if isinstance(node, ast.Name)}
-            name = fresh(scalar.name.removeprefix("net."), taken)
+            name = fresh("items" if scalar == ITEMS else "of_items", taken)
             self.buffers[name] = scalar
         return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
 

@@ -313,7 +313,6 @@ class Translator:
             self.scope.fail(call, f"the step of {unparse(call)} must be a positive constant", way_out)
         return Window(start, stop, step)
 
-
     def _is_over_items(self, call: ast.expr) -> bool:
         """Whether it is ``range(N)`` for the number of items ``N``."""
         if not (isinstance(call, ast.Call) and called(call.func) == "range" and len(call.args) == 1):

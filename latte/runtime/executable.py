@@ -260,7 +260,8 @@ def _items_outermost(buffer: Buffer) -> bool:
     """Whether the elements of an item follow each other in memory, those of the next one after them."""
     layout = buffer.layout
     first = not layout.order or layout.order[0] == 0
-    return bool(buffer.items) and first and not (layout.halo and any(layout.halo[0])) and all(d for d, _ in layout.blocks)
+    whole = not (layout.halo and any(layout.halo[0])) and all(dim for dim, _ in layout.blocks)
+    return bool(buffer.items) and first and whole
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

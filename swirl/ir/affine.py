@@ -370,7 +370,7 @@ def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
 
 
 def _bounded_by(stop: ast.expr, start: int, ranges: Ranges) -> tuple[int, int] | None:
-    """The limits of a bound ``min(8, items[0])``, of which one part is known; at least one iteration after ``start``."""
+    """The limits of a bound ``min(8, items[0])``, of which one part is known: one after ``start`` at the least."""
     if not (isinstance(stop, ast.Call) and isinstance(stop.func, ast.Name) and stop.func.id == "min"):
         return None
     known = [limit for limit in (bounds(part, ranges) for part in stop.args) if limit is not None]

@@ -1,10 +1,11 @@
 """Which iterations and statements of a program belong to which item of the batch.
 
 Nobody marks the loops over items: which they are follows from the buffers that have elements for each item
-(:attr:`swirl.ir.buffers.Buffer.items`) and from the subscripts of these, before and after any command. Where an element
-belongs to item ``e`` (affine in loop variables), so does the statement that touches it; a loop whose variable is in
-``e`` is a loop over items; a local or temporary array that is stored to at subscripts that tell items apart has elements
-for each item, too. The innermost loop over items around a statement is a *leaf*: one iteration is one item.
+(:attr:`swirl.ir.buffers.Buffer.items`) and from the subscripts of these, before and after any command. Where an
+element belongs to item ``e`` (affine in loop variables), so does the statement that touches it; a loop whose variable
+is in ``e`` is a loop over items; a local or temporary array that is stored to at subscripts that tell items apart has
+elements for each item, too. The innermost loop over items around a statement is a *leaf*: one iteration is one item,
+or a part of one.
 
 A statement in a leaf that stores to anything that does not tell items apart *mixes* them: it adds to a sum over the
 batch, as a rule. What it does for an item that does not exist would be wrong; anything else that is done for such an
@@ -18,8 +19,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import CodeType
 
-from swirl.ir.affine import Affine, Ranges, affine, bounds_of_atom, loop_range
+from swirl.ir.affine import Affine, Ranges, affine, bounds_of_atom, loop_range, simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Nest, Program, clone, constant, loop_of, names_in, subscripts
@@ -38,7 +40,16 @@ _CALLS |= {"min": min, "max": max, "abs": abs, "floor": math.floor, "int": int, 
 
 class NotUniform(Exception):
     """The program computes something else for fewer items than the same loops with fewer iterations: the text says
-    what."""
+    what.
+
+    Args:
+        reason: the text.
+        arrays: those that were taken to have elements for each item, by name and place: there may be another reading.
+    """
+
+    def __init__(self, reason: str, arrays: Collection[tuple[str, int]] = ()):
+        super().__init__(reason)
+        self.arrays = frozenset(arrays)
 
 
 def value_of(formula: str, items: int) -> float:
@@ -55,7 +66,7 @@ def value_of(formula: str, items: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _code(formula: str) -> object:
+def _code(formula: str) -> CodeType:
     return compile(formula, "<formula>", "eval")
 
 
@@ -175,27 +186,39 @@ class NestItems:
     Args:
         nest: it is looked at as it is; loops are known by their nodes.
         buffers: of its program.
-        separate: arrays, not among those with ``items``, that tell items apart, by name; those that the nest stores to
-            are added.
+        separate: arrays, not among those with ``items``, that tell items apart, by name; None stands for one that does
+            not. Those that the nest stores to are added.
 
     Raises:
         NotUniform: items depend on each other in another way than by sums, or on their numbers.
     """
 
-    def __init__(self, nest: Nest, buffers: Mapping[str, Buffer], separate: dict[str, Separate]):
+    def __init__(self, nest: Nest, buffers: Mapping[str, Buffer], separate: dict[str, Separate | None]):
         self.nest, self.buffers, self.separate = nest, buffers, separate
         self.touches = list(_touches(nest.body, buffers))
         self.loops: dict[int, ItemLoop] = {}
         self._locals: dict[tuple[str, int], Separate | None] = {}
+        self._together: set[tuple[str, int]] = set()
+        """Arrays that look as if they told items apart, and do not: the lanes of a sum over a batch of one vector,
+        which are added up after it."""
+        while True:
+            self._find()
+            try:
+                self._check()
+                break
+            except NotUniform as error:
+                if error.arrays <= self._together:
+                    raise
+                self._together |= error.arrays
+        self._sort_stores()
+
+    def _find(self) -> None:
         for _ in range(_MOST_ROUNDS):
             self._find_items()
             self._find_loops()
             if not self._find_separate():
-                break
-        else:
-            raise NotUniform("its arrays are copied too often to follow")
-        self._check()
-        self._sort_stores()
+                return
+        raise NotUniform("its arrays are copied too often to follow")
 
     def leaf_of(self, touch: Touch) -> ItemLoop | None:
         """The innermost loop over items around."""
@@ -256,11 +279,12 @@ class NestItems:
         new = False
         for (name, place), ways in found.items():
             way = ways[0] if all(other == ways[0] for other in ways) else None
+            way = None if (name, place) in self._together else way
             known = self._locals if place >= 0 else None
             if known is not None:
                 new |= known.get((name, place)) != way
                 known[name, place] = way
-            elif way is not None:
+            elif way is not None or (name, place) in self._together:
                 new |= self.separate.get(name) != way
                 self.separate[name] = way
         return new
@@ -276,24 +300,40 @@ class NestItems:
     # --- checking ---------------------------------------------------------------------------------------------
     def _check(self) -> None:
         for touch in self.touches:
-            if touch.item is None:
-                continue
             around = [self.loops[id(node)] for node in touch.loops if id(node) in self.loops]
+            if touch.item is None:
+                self._check_other(touch, {loop_of(loop.node).var for loop in around})
+                continue
             place = touch.item.place
             if not place.terms:
                 if not 0 <= place.constant < touch.item.parts or touch.store or around:
-                    raise NotUniform(f"{_text(touch)} names an item")
+                    raise NotUniform(f"{_text(touch)} names an item", self._guessed([touch]))
                 continue
             variables = {loop_of(loop.node).var for loop in around}
             if variables != place.terms.keys():  # others are looked up, or inside of a quotient
-                raise NotUniform(f"{_text(touch)} belongs to another item than the loops around")
+                raise NotUniform(
+                    f"{_text(touch)} belongs to another item than the loops around", self._guessed([touch])
+                )
         for loop in self.loops.values():
             factors = {item.place.coefficient(loop_of(loop.node).var) for item in loop.items.values()}
             if len(factors) != 1 or 0 in factors:
-                raise NotUniform(f"{loop_of(loop.node).var} counts items in several ways")
+                raise NotUniform(f"{loop_of(loop.node).var} counts items in several ways", self._guessed_in(loop))
             if loop.leaf and len(loop.items) != 1:
                 texts = sorted(unparse(item.place.to_expr()) for item in loop.items.values())
-                raise NotUniform(f"items {texts[0]} and {texts[1]} meet in one iteration")
+                raise NotUniform(f"items {texts[0]} and {texts[1]} meet in one iteration", self._guessed_in(loop))
+
+    def _guessed(self, touches: Iterable[Touch]) -> set[tuple[str, int]]:
+        """The arrays among what is touched of which nothing but stores says that they have elements for each item."""
+        return {(touch.name, self._place(touch)) for touch in touches if touch.item and not self._persists(touch)}
+
+    def _guessed_in(self, loop: ItemLoop) -> set[tuple[str, int]]:
+        return self._guessed(touch for touch in self.touches if any(node is loop.node for node in touch.loops))
+
+    def _check_other(self, touch: Touch, variables: set[str]) -> None:
+        """Raises NotUniform where an element that belongs to no item is chosen by the number of one: its loop may have
+        been joined with one over items, of which there are as many in a whole batch."""
+        if self._persists(touch) and any(_plain_names(index) & variables for index in touch.indices):
+            raise NotUniform(f"{_text(touch)} is chosen by the item's number")
 
     def _sort_stores(self) -> None:
         for touch in self.touches:
@@ -306,7 +346,7 @@ class NestItems:
             inner = self.loops[id(touch.loops[places[-1]])]
             if inner.leaf:
                 variables = {loop_of(touch.loops[place]).var for place in outlived}
-                if not touch.updates and any(names_in(index) & variables for index in touch.indices):
+                if not touch.updates and any(_plain_names(index) & variables for index in touch.indices):
                     raise NotUniform(f"{_text(touch)} is set for each item, and is not one of its elements")
                 for place in outlived:
                     self.loops[id(touch.loops[place])].mixing.append(touch)
@@ -397,15 +437,23 @@ def _separate(touch: Touch, of: Item, inside: Sequence[ItemLoop]) -> Separate | 
             return Separate(((dim, 1),), item.constant - form.constant, outside, of.parts)
     factors = []
     for name in own:
-        dim = next((d for d, form in enumerate(forms) if form is not None and form.terms == {name: 1}), None)
-        if dim is None:
+        alone = (form is not None and form.terms == {name: 1} and not form.constant for form in forms)
+        found = next((dim for dim, plain in enumerate(alone) if plain), None)
+        if found is None:
             return None
-        form = forms[dim]
-        assert form is not None
-        if form.constant:
-            return None
-        factors.append((dim, item.terms[name]))
+        factors.append((found, item.terms[name]))
     return Separate(tuple(factors), item.constant, outside, of.parts)
+
+
+def _plain_names(index: ast.expr) -> set[str]:
+    """The names in a subscript, but for those in references, which stand for data."""
+    if isinstance(index, ast.Subscript):
+        return set()
+    return {index.id} if isinstance(index, ast.Name) else set().union(*map(_plain_names, _parts(index)), set())
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return [part for part in children(node) if isinstance(part, ast.expr)]
 
 
 def _text(touch: Touch) -> str:
@@ -427,7 +475,7 @@ def least(form: Affine, ranges: Ranges, variables: Iterable[str]) -> tuple[int, 
 
 
 # --- programs -------------------------------------------------------------------------------------------------
-def program_items(program: Program, separate: dict[str, Separate] | None = None) -> list[NestItems]:
+def program_items(program: Program, separate: dict[str, Separate | None] | None = None) -> list[NestItems]:
     """The loops over items of every nest.
 
     Args:
@@ -469,6 +517,7 @@ def for_any_number(program: Program, items: int, fixed: str = "", over_items: Co
                 if not loop.leaf:
                     raise NotUniform(f"the loop over {head.var} has another one over items in it")
                 _check_number_unused(loop.node, nest)
+                _check_sums(loop, nest)
             _check_other_loops(nest.nest.body, nest, items, over_items)
     except NotUniform as error:
         return replace(program, fixed=str(error))
@@ -493,10 +542,12 @@ def with_items(programs: Mapping[str, Program], items: int, added: Collection[st
         if not own:
             continue
         asked = program.with_buffers(**{name: replace(buffer, role="temporary") for name, buffer in own.items()})
-        separate: dict[str, Separate] = {}
+        separate: dict[str, Separate | None] = {}
         program_items(asked, separate)
         parts = Separate(((0, 1),), 0)
-        found |= {buffer.name for name, buffer in own.items() if separate.get(name) == parts and buffer.shape[0] == items}
+        found |= {
+            buffer.name for name, buffer in own.items() if separate.get(name) == parts and buffer.shape[0] == items
+        }
 
     def marked(program: Program) -> Program:
         own = {name: replace(b, items=items) for name, b in program.buffers.items() if b.name in found}
@@ -508,10 +559,22 @@ def with_items(programs: Mapping[str, Program], items: int, added: Collection[st
 def for_whole_batches(program: Program, why: str) -> Program:
     """The program with the numbers of a whole batch as constants, if there are any: for a command that computes with
     them."""
-    scalars = {name: buffer.formula for name, buffer in program.buffers.items() if buffer.formula}
-    if not scalars or program.fixed:
+    constants = _with_constants(program)
+    return program if constants is program or program.fixed else replace(constants, fixed=why)
+
+
+def whole_batch(program: Program) -> Program:
+    """What a program computes for a whole batch, bounds and all: to count its work."""
+    constants = _with_constants(program)
+    if constants is program:
         return program
-    items = capacity([program])
+    return constants.with_nests([nest.with_body(simplify_body(nest.body)) for nest in constants.nests])
+
+
+def _with_constants(program: Program) -> Program:
+    """The program with the numbers of a whole batch as constants; itself where it has none."""
+    scalars = {name: buffer.formula for name, buffer in program.buffers.items() if buffer.formula}
+    items = capacity([program]) if scalars else 0
     if not items:
         return program
     known = {name: value_of(formula, items) for name, formula in scalars.items()}
@@ -521,7 +584,7 @@ def for_whole_batches(program: Program, why: str) -> Program:
         body = [_Constants(known, integers).visit(clone(statement)) for statement in nest.body]
         nests.append(nest.with_body(body) if nest.names & known.keys() else nest)
     buffers = {name: buffer for name, buffer in program.buffers.items() if name not in scalars}
-    return replace(program, nests=tuple(nests), buffers=buffers, fixed=why)
+    return replace(program, nests=tuple(nests), buffers=buffers)
 
 
 class _Constants(Transformer):
@@ -563,6 +626,37 @@ def _check_number_unused(node: ast.For, nest: NestItems) -> None:
 
     for statement in node.body:
         check(statement)
+
+
+def _check_sums(loop: ItemLoop, nest: NestItems) -> None:
+    """Raises NotUniform where something is added up over items that is not made of their elements: no subscript would
+    show, after a command, that the loop is one over items."""
+    known = {id(touch.node) for touch in nest.touches if touch.item is not None}
+    derived: set[str] = set()
+
+    def made_of_items(*trees: ast.AST) -> bool:
+        parts = [part for tree in trees for part in nodes(tree)]
+        return any(id(part) in known or (isinstance(part, ast.Name) and part.id in derived) for part in parts)
+
+    def check(body: Sequence[ast.stmt], guards: tuple[ast.expr, ...], last: bool) -> None:
+        for statement in body:
+            if isinstance(statement, ast.For):
+                check(statement.body, guards, last)
+            elif isinstance(statement, ast.If):
+                check(statement.body, (*guards, statement.test), last)
+                check(statement.orelse, (*guards, statement.test), last)
+            elif isinstance(statement, ASSIGNMENTS) and statement.value is not None:
+                if made_of_items(statement.value, *guards):
+                    derived.update({name_of(target_of(statement))} - nest.buffers.keys())
+                elif last and any(touch.statement is statement and touch.updates for touch in loop.mixing):
+                    raise NotUniform(f"{unparse(statement)} is the same for each item")
+
+    while True:  # a local may be made of another one that is assigned after it
+        before = len(derived)
+        check(loop.node.body, (), False)
+        if len(derived) == before:
+            break
+    check(loop.node.body, (), True)
 
 
 def _check_other_loops(body: Sequence[ast.stmt], nest: NestItems, items: int, over_items: Collection[str]) -> None:

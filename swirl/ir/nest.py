@@ -114,6 +114,14 @@ class Loop:
         return len(range(start, stop, self.step))
 
     @property
+    def most(self) -> int | None:
+        """The same where the end is the least of a constant and others: the greatest number of iterations."""
+        call = self.stop
+        least = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "min"
+        ends = [end for end in map(constant, call.args) if end is not None] if isinstance(call, ast.Call) else []
+        return replace(self, stop=ast.Constant(min(ends))).extent if least and ends else self.extent
+
+    @property
     def plain(self) -> Loop:
         """The loop as one of kind ``range``."""
         return Loop(self.var, "range", self.start, self.stop, self.step)
