@@ -146,7 +146,9 @@ def _in_order(layers: Sequence[object], phase: str) -> list[Program]:
 
 def _compared(net: Net, steps: Sequence[Step], got: Arrays, wanted: Mapping[str, np.ndarray], items: int) -> int:
     count = 0
-    largest = max(float(np.abs(a).max(initial=0.0)) for name, a in wanted.items() if ".grad" in name or ".value" in name)
+    largest = max(
+        float(np.abs(a).max(initial=0.0)) for name, a in wanted.items() if ".grad" in name or ".value" in name
+    )
     for name, expected in wanted.items():
         if name not in got or name.startswith("net."):
             continue
