@@ -30,7 +30,7 @@ from latte.net import Net
 from latte.neuron import Field
 from latte.solver import SGD
 from swirl.errors import DataError
-from tests.items_of import check, finished, fixed
+from tests.items_of import check, finished, fixed, poison
 from tests.support import targets_in_turn
 
 BATCH = 5
@@ -100,14 +100,6 @@ def _batch(items: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return images, generator.integers(0, 4, (items, 1)).astype(np.float32)
 
 
-def _poisoned(net: Net) -> None:
-    """Let what memory holds of items that do not exist be what no result may come from."""
-    executable = net.executable
-    for name, buffer in executable.buffers.items():
-        if buffer.items and executable.arrays[name].shape[0] == buffer.items and buffer.dtype == "float32":
-            executable.arrays[name][executable.items :] = np.nan
-
-
 def test_an_items_bits_depend_neither_on_its_place_nor_on_how_many_there_are(net: Net) -> None:
     images, _ = _batch(2 * BATCH + 3)
     kernels, whole = net.report.kernels, net.predict(images)
@@ -134,7 +126,7 @@ def test_losses_and_measures_are_of_the_items_alone(net: Net, items: int) -> Non
 def test_fewer_items_one_by_one(net: Net) -> None:
     images, labels = _batch(3)
     net.set_batch(images, labels)
-    _poisoned(net)
+    poison(net)
     net.test()
     scores = net["fully_connected2"]
     assert np.isfinite(net.loss)
@@ -153,7 +145,7 @@ def test_a_step_is_that_of_a_net_of_that_size(net: Net, items: int) -> None:
     kernels = net.report.kernels
     for each in (net, exact):
         each.set_batch(*_batch(items))
-        _poisoned(each)
+        poison(each)
         each.executable.arrays["net.step"][0] = 3
         each.forward()
         each.clear_grad()
@@ -262,7 +254,7 @@ def _own(kind: type[Ensemble]) -> Callable[[Net], None]:
 
 
 @pytest.mark.parametrize(
-    "kind, reason", [(Numbered, "the item's number n"), (Halved, "N > 3"), (Shifted, "n"), (Counted, "")]
+    ("kind", "reason"), [(Numbered, "the item's number n"), (Halved, "N > 3"), (Shifted, "n"), (Counted, "")]
 )
 def test_own_bodies(kind: type[Ensemble], reason: str, as_lowered: None) -> None:
     net = _compiled(_own(kind), 5, "portable")

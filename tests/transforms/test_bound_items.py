@@ -278,7 +278,7 @@ def test_numbers_of_a_whole_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "formula, value", [("items", 3.0), ("(items * 4)", 12.0), ("((0.5 * items) / max((items - 1), 1))", 0.75)]
+    ("formula", "value"), [("items", 3.0), ("(items * 4)", 12.0), ("((0.5 * items) / max((items - 1), 1))", 0.75)]
 )
 def test_formulas(formula: str, value: float) -> None:
     assert value_of(formula, 3) == value
