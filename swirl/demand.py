@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swirl.into_caches import into, loop_bytes, moved, streamed_in
-from swirl.ir.items import whole_batch
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.names import apart
 from swirl.ir.nest import Nest, Program, loop_of
 from swirl.ir.paths import loops

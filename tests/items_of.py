@@ -18,7 +18,7 @@ from latte.planning.units import Unit
 from latte.runtime.executable import execution_order
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
-from swirl.ir.items import value_of
+from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
 from swirl.memo import Memos
 from swirl.pipeline import AFTER_RECIPE

@@ -15,9 +15,10 @@ from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.items import NotUniform, for_any_number, with_items
+from swirl.ir.item_numbers import NotUniform
 from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
 from swirl.ir.trees import name_of, nodes, statements_in, target_of
+from swirl.ir.uniform import for_any_number, with_items
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from swirl.codegen.emit import listing
 from swirl.demand import demand
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
-from swirl.ir.items import whole_batch
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
 from swirl.ir.printing import unparse

@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.items import FORMULA, ITEMS
+from swirl.ir.item_numbers import FORMULA, ITEMS
 
 
 class BatchInteger(int):

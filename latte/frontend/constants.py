@@ -190,7 +190,7 @@ def _element(base: Any, index: Any) -> Any:
 
 
 def _formula(node: ast.expr, operands: list[str]) -> str:
-    """The formula of an operation: see :func:`swirl.ir.items.value_of`."""
+    """The formula of an operation: see :func:`swirl.ir.item_numbers.value_of`."""
     match node:
         case ast.BinOp():
             return f"({operands[0]} {_SYMBOLS[type(node.op)]} {operands[1]})"

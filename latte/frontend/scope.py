@@ -19,7 +19,7 @@ from latte.model.ranges import ranges
 from latte.model.variables import loop_names, read_where_assigned, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
-from swirl.ir.items import ITEMS
+from swirl.ir.item_numbers import ITEMS
 from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes

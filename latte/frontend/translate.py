@@ -19,7 +19,7 @@ from latte.model.index import as_index
 from latte.model.instances import stored_names
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
-from swirl.ir.items import FORMULA
+from swirl.ir.item_numbers import FORMULA
 from swirl.ir.nest import Loop, fresh, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes

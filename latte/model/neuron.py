@@ -253,8 +253,7 @@ class FieldSpec:
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        items = self.shape[0] if self.per_item and self.role in ("value", "grad", "state") else 0
-        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item, items=items)
+        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item).with_batch_first()
 
     @property
     def owner(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from latte.model.source_location import user_location
 from latte.planning.plan import Plan
 from latte.runtime.data import converted
 from latte.runtime.kernels import CompiledPhase
+from latte.runtime.report import CompileReport
 from latte.runtime.views import BlockedViews
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
-from swirl.ir.items import value_of
+from swirl.ir.item_numbers import value_of
 from swirl.memory import allocate
 from swirl.phases import INFERENCE
 from swirl.runner import Phase, Runner
@@ -219,6 +221,14 @@ class Executable:
             location=user_location(),
             way_out=f'net.keep({name}) before compile() keeps it, Net(batch_size, keep="all") keeps all',
         )
+
+
+class Compile(Protocol):
+    """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
+
+    def __call__(
+        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None, trains: bool
+    ) -> tuple[Executable, CompileReport]: ...
 
 
 def bind(

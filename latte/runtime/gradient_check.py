@@ -21,7 +21,7 @@ from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
-from swirl.ir.items import ITEMS, value_of
+from swirl.ir.item_numbers import ITEMS, value_of
 from swirl.ir.nest import Program, expr, make_nest, substitute
 from swirl.jit import build, load
 from swirl.pipeline import finish, generate, schedule_alone

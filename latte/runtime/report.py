@@ -10,6 +10,10 @@ from latte.planning.plan import Untuned
 from swirl.libraries import Built
 
 
+class NotTuned(UserWarning):
+    """A layer's recipe has left a phase to the default schedule: given once, for the first."""
+
+
 @dataclass(frozen=True)
 class FixedSize:
     """A phase of a layer, or of layers that are compiled together, that is right for whole batches alone.

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,31 +17,15 @@ from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
-from latte.runtime.executable import Executable, write_loss_weights
+from latte.runtime.executable import Compile, Executable, write_loss_weights
 from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.locking import one_at_a_time
-from latte.runtime.not_finite import where_not_finite
+from latte.runtime.not_finite import LossIsNaN, where_not_finite
 from latte.runtime.python_losses import run_forward
-from latte.runtime.report import CompileReport, sum_of_reports
+from latte.runtime.report import CompileReport, NotTuned, sum_of_reports
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
 from swirl.runner import Runner
-
-
-class Compile(Protocol):
-    """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
-
-    def __call__(
-        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None, trains: bool
-    ) -> tuple[Executable, CompileReport]: ...
-
-
-class NotTuned(UserWarning):
-    """A layer's recipe has left a phase to the default schedule: given once, for the first."""
-
-
-class LossIsNaN(UserWarning):
-    """The loss is not a number: reported once."""
 
 
 class Session:
@@ -134,8 +118,8 @@ class Session:
         return executable
 
     def use(self, batch_size: int, trains: bool = True) -> Executable:
-        """Make an executable for a batch of so many items current: that for whole batches if it takes fewer, otherwise
-        one of their own, compiled where needed: all of it, or inference alone."""
+        """Make an executable for so many items current: that for whole batches if it takes them, otherwise one of their
+        own, compiled where needed: all of it, or inference alone."""
         whole = self.whole
         chosen = whole if whole.takes(batch_size, trains) else self._for(batch_size, trains)
         if chosen is not self.executable or chosen.items != batch_size:

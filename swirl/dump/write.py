@@ -14,7 +14,7 @@ from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
-from swirl.ir.items import capacity, value_of
+from swirl.ir.item_numbers import capacity, value_of
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
 from swirl.ir.paths import loops
 from swirl.ir.printing import unparse

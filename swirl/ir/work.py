@@ -12,7 +12,7 @@ import numpy as np
 from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
-from swirl.ir.items import whole_batch
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.names import apart
 from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
 from swirl.ir.paths import Path, loops, walk

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, Union, get_args, get_origin
 
 from swirl.errors import CommandError, nearest
-from swirl.ir.items import for_whole_batches
+from swirl.ir.item_numbers import for_whole_batches
 from swirl.ir.nest import Program
 from swirl.ir.types import explicit
 from swirl.transforms.arguments import Argument

@@ -9,8 +9,9 @@ import pytest
 
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
-from swirl.ir.items import ITEMS, for_any_number, for_whole_batches, value_of
+from swirl.ir.item_numbers import ITEMS, for_whole_batches, value_of
 from swirl.ir.nest import Program, parse_program
+from swirl.ir.uniform import for_any_number
 from swirl.ir.validate import validate
 from swirl.transforms.passes.items import bound_items
 

@@ -9,7 +9,8 @@ from typing import TypeGuard
 
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
-from swirl.ir.items import ITEMS, ItemLoop, NestItems, NotUniform, capacity, least, program_items
+from swirl.ir.item_numbers import ITEMS, NotUniform, capacity
+from swirl.ir.items import ItemLoop, NestItems, least, program_items
 from swirl.ir.nest import Loop, Program, clones, constant, fresh, loop_of, make_nest
 from swirl.ir.validate import validate
 from swirl.transforms.command import COMMANDS
