@@ -18,7 +18,7 @@ from latte.model.source_location import Located, user_location, user_stacklevel
 from latte.planning.plan import make_plan
 from latte.runtime.executable import Executable, bind
 from latte.runtime.kernels import build_kernels, generate_kernels
-from latte.runtime.report import CompileReport, make_report
+from latte.runtime.report import CompileReport, FixedSize, make_report
 from latte.runtime.session import Session
 from swirl.alone import alone
 from swirl.config import MAX_THREADS, settings
@@ -69,7 +69,9 @@ def compile_graph(
         kernels = build_kernels(generated, target, compiling, dump)
         executable = bind(graph, plan, batch_size, kernels, runner, shared, trains)
     built = (kernel.built for kernel in kernels)
-    return executable, make_report(built, perf_counter() - start, planned + generated.seconds, plan.untuned)
+    fixed = [FixedSize(k.unit.name, k.phase, k.program.fixed) for k in kernels if k.program.fixed and batch_size > 1]
+    seconds, generating = perf_counter() - start, planned + generated.seconds
+    return executable, make_report(built, seconds, generating, plan.untuned, fixed)
 
 
 class _Timed(Iterator[T]):

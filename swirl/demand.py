@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swirl.into_caches import into, loop_bytes, moved, streamed_in
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.names import apart
 from swirl.ir.nest import Nest, Program, loop_of
 from swirl.ir.paths import loops
@@ -93,7 +94,9 @@ class Demand:
 
 
 def demand(program: Program, target: Target) -> Demand:
-    """What a finished program asks for: of one that :func:`swirl.ir.separate.separate` has taken apart, a loop nest."""
+    """What a finished program asks for, for a whole batch: of one that :func:`swirl.ir.separate.separate` has taken
+    apart, a loop nest."""
+    program = whole_batch(program)
     nests = [apart(nest) for nest in program.nests]
     found = [issued(nest, program.buffers, lanes_of(nest, program.buffers, target)) for nest in nests]
     whole = program_work(program)

@@ -22,6 +22,7 @@ from swirl.recorded import Outcome
 from swirl.target import Target, get_target
 from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
+from swirl.transforms.passes.items import bound_items
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
 from swirl.transforms.passes.whole_vectors import whole_vectors
@@ -33,6 +34,7 @@ AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
     ("scalars", scalar_replace),
     ("hoist", hoist),
     ("vectors", whole_vectors),
+    ("items", bound_items),
     ("physical", physical),
 )
 

@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient
 from latte.autodiff.finish import ACCUMULATE
 from latte.frontend.lowered import LoweredLayer, lower_layers
+from latte.model.buffers import body_buffers
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
+from swirl.ir.item_numbers import NotUniform
 from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
 from swirl.ir.trees import name_of, nodes, statements_in, target_of
+from swirl.ir.uniform import for_any_number, with_items
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     add_to = [name for name in started if name in (*inputs, *params)]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
         programs["forward"] = _with_argmax(layer)
-        return LayerPrograms(ensemble, programs)
+        return LayerPrograms(ensemble, _for_any_number(layer, programs))
     written = {
         phase: _started(program, ensemble, add_to)
         for phase in ("backward", "update")
@@ -161,7 +164,21 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
         programs["update"] = update
     aliases = forward.aliases
     programs = {phase: replace(program, aliases={**aliases, **program.aliases}) for phase, program in programs.items()}
-    return LayerPrograms(ensemble, programs, derived.notes)
+    return LayerPrograms(ensemble, _for_any_number(layer, programs), derived.notes)
+
+
+def _for_any_number(layer: LoweredLayer, programs: Mapping[str, Program]) -> dict[str, Program]:
+    """The phases of a layer, each of which says whether it is right for fewer items than the batch size."""
+    items = layer.batch_size
+    declared = {buffer.name for buffer in body_buffers(layer.ensemble, items).values()}
+    added = {b.name for program in programs.values() for b in program.buffers.values()} - declared
+    why = {"inference": layer.inference.fixed}
+    try:
+        programs = with_items(programs, items, added)
+    except NotUniform as error:
+        why |= {phase: why.get(phase) or layer.forward.fixed or str(error) for phase in programs}
+    fixed = {phase: why.get(phase, layer.forward.fixed) or program.fixed for phase, program in programs.items()}
+    return {phase: for_any_number(program, items, fixed[phase]) for phase, program in programs.items()}
 
 
 def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: list[str], taken: set[str]) -> Derived:
@@ -223,7 +240,7 @@ def _with_own(program: Program, name: str, ensemble: Ensemble) -> tuple[Program,
     """The program with a temporary buffer instead of a shared one; the buffer's name."""
     own = fresh(f"own_{name}", {*program.buffers, *ensemble.fields()})
     shared = program.buffers[name]
-    buffer = Buffer(f"{ensemble.name}.{own}", shared.shape, shared.dtype, "temporary")
+    buffer = Buffer(f"{ensemble.name}.{own}", shared.shape, shared.dtype, "temporary", items=shared.items)
     program = program.with_buffers(**{own: buffer})
     mapping: dict[str, ast.expr] = {name: ast.Name(own, ast.Load())}
     nests = [make_nest(n.label, [substitute(s, mapping) for s in n.body], program.buffers) for n in program.nests]

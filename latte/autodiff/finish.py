@@ -67,14 +67,14 @@ class Gradients:
         """The buffer of a gradient."""
         buffer, ensemble = self.forward.buffers[of], self.forward.name.split(".")[0]
         if adjoint == "grad":
-            return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad")
+            return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad", items=buffer.items)
         if of in self.by.inputs:
             stem = buffer.name.removesuffix(".value")
-            return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad")
+            return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad", items=buffer.items)
         if of in self.by.params:
             owner, _, field = buffer.name.rpartition(".")
             return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
-        return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary")
+        return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary", items=buffer.items)
 
 
 def finish(name: str, nests: list[Body], gradients: Gradients) -> Program | None:

@@ -109,7 +109,7 @@ def save_version(program: Program, name: str, nest: int, taken: Collection[str] 
     nests[nest] = edited(nests, edits)[nest]
     buffer = program.buffers[name]
     storage = f"{buffer.name.rsplit('.', 1)[0]}.{old}"
-    kept = Buffer(storage, buffer.shape, buffer.dtype, "value", per_item=buffer.per_item)
+    kept = Buffer(storage, buffer.shape, buffer.dtype, "value", per_item=buffer.per_item, items=buffer.items)
     buffers = {**program.buffers, old: kept}
     made = []
     for index, body in enumerate(nests):

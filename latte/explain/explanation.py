@@ -25,6 +25,7 @@ from swirl.codegen.emit import listing
 from swirl.demand import demand
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
 from swirl.ir.printing import unparse
@@ -68,7 +69,10 @@ class PhaseExplanation:
     command: str
 
     def __str__(self) -> str:
-        buffers = [f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}" for b in self.buffers]
+        buffers = [
+            f"{b.name} = {b.storage}, {b.dtype} {b.shape}{_laid_out(b)}, {b.role}{b.formula and f': {b.formula}'}"
+            for b in self.buffers
+        ]
         title, *work = self._work()
         return "\n\n".join(
             [
@@ -211,6 +215,8 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
         outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
     last = members[-1]
     notes = [note for member in members for note in executable.plan.notes.get(member.name, ())]
+    fixed = [item for item in compiled if item.program.fixed and executable.batch_size > 1]
+    notes += [f"{item.phase} is compiled for each number of items: {item.program.fixed}" for item in fixed]
     return Explanation(
         chain_name(members),
         "_".join(member.kind for member in members),
@@ -305,7 +311,7 @@ def _command(outcome: Outcome, unit: str) -> CommandFact:
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
     buffers = [
-        BufferFact(name, b.name, b.dtype, b.shape, b.layout.blocks, b.role, b.layout.halo, b.layout.order)
+        BufferFact(name, b.name, b.dtype, b.shape, b.layout.blocks, b.role, b.layout.halo, b.layout.order, b.formula)
         for name, b in item.stages[-2].program.buffers.items()
     ]
     return PhaseExplanation(
@@ -324,8 +330,9 @@ def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
 
 
 def loop_facts(program: Program) -> list[LoopFact]:
-    """The loops of a program, outer before inner."""
+    """The loops of a program, outer before inner, as they are for a whole batch."""
     facts = []
+    program = whole_batch(program)
     for nest in program.nests:
         works = loop_works(nest, program.buffers)
         for (path, node), work in zip(loops(nest.body), works, strict=True):

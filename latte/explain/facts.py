@@ -66,6 +66,8 @@ class BufferFact:
     role: str
     halo: tuple[tuple[int, int], ...] = ()
     order: tuple[int, ...] = ()
+    formula: str = ""
+    """Of a scalar that depends on the number of items."""
 
 
 @dataclass(frozen=True)

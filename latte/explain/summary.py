@@ -148,7 +148,7 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
     Raises:
         BodyError, DeclarationError: a layer cannot be lowered.
     """
-    batch_size = graph.settings.batch_size if executable is None else executable.batch_size
+    batch_size = graph.settings.batch_size if executable is None else executable.items
     works = {name: program_work(layer.forward) for name, layer in lower_layers(graph, batch_size).items()}
     if executable is None:
         bytes_of = {

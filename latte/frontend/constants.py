@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from latte.frontend.batch_numbers import batch_number, depends_on_batch, formula_of, plain
 from latte.model.body import MISSING, Body
 from latte.model.checks import is_number
 from latte.model.ensemble import Ensemble
@@ -81,6 +82,9 @@ class Constants:
             ``self.inputs.shape``.
         attribute: value of ``self.name``, or ``MISSING``.
         hidden: names that are variables here, even if they are constants outside.
+
+    Attributes:
+        fixing: what has been done, so far, that another number of items would not do in the same way.
     """
 
     def __init__(self, body: Body, fixed: dict[str, Any], attribute: Callable[[str], Any], hidden: set[str]):
@@ -88,15 +92,28 @@ class Constants:
         self.fixed = dict(fixed)
         self.attribute = attribute
         self.hidden = hidden
+        self.fixing: list[str] = []
 
     def fold(self, node: ast.expr) -> Any:
-        """The value of ``node`` (number, bool or tuple), or ``MISSING`` if it is not a constant."""
+        """The value of ``node`` (number, bool or tuple), or ``MISSING`` if it is not a constant. A number that depends
+        on how many items there are is the one of a whole batch from here on: see :meth:`value`."""
+        return self._fixed(self.value(node), node)
+
+    def value(self, node: ast.expr) -> Any:
+        """The same, with the formula of a number that depends on the number of items: the caller keeps it."""
         try:
             return self._fold(node)
         except ZeroDivisionError:
             self.body.fail(node, f"{unparse(node)} divides by zero")
         except (ValueError, OverflowError, TypeError, IndexError) as error:
             self.body.fail(node, f"{unparse(node)} cannot be computed: {error}")
+
+    def _fixed(self, value: Any, node: ast.expr) -> Any:
+        """A number as it is for a whole batch."""
+        if not depends_on_batch(value):
+            return value
+        self.fixing.append(unparse(node))
+        return plain(value)
 
     def _fold(self, node: ast.expr) -> Any:
         match node:
@@ -105,38 +122,49 @@ class Constants:
             case ast.Name() | ast.Attribute():
                 return self._name(node)
             case ast.Tuple(elts):
-                return self._all(elts, lambda *values: values)
+                values = [self._fold(part) for part in elts]
+                return MISSING if any(value is MISSING for value in values) else tuple(values)
             case ast.Subscript(value, index) if not isinstance(index, ast.Slice):
                 base = self.body.arrays.get(value.id) if isinstance(value, ast.Name) else None
                 base = self._fold(value) if base is None else base
-                return MISSING if base is MISSING else self._all([index], lambda i: _element(base, i))
+                position = MISSING if base is MISSING else self._fixed(self._fold(index), index)
+                return MISSING if position is MISSING else _element(base, position)
             case ast.BinOp(left, operation, right) if type(operation) in _BINARY:
-                return self._all([left, right], _BINARY[type(operation)])
+                return self._all(node, [left, right], _BINARY[type(operation)])
             case ast.UnaryOp(operation, operand) if type(operation) in _UNARY:
-                return self._all([operand], _UNARY[type(operation)])
+                return self._all(node, [operand], _UNARY[type(operation)])
             case ast.Compare(left, operations, rights) if all(type(operation) in _COMPARE for operation in operations):
-                return self._all([left, *rights], lambda *sides: _compared(operations, sides))
+                return self._all(node, [left, *rights], lambda *sides: _compared(operations, sides))
             case ast.BoolOp(operation, values):
                 return self._chosen(isinstance(operation, ast.And), values)
             case ast.IfExp(test, body, orelse):
-                chosen = self._fold(test)
+                chosen = self._fixed(self._fold(test), test)
                 return MISSING if chosen is MISSING else self._fold(body if chosen else orelse)
             case ast.Call(ast.Name("len"), [array], []) if shape := self.fixed.get(f"{unparse(array)}.shape"):
                 return shape[0]
             case ast.Call(function, arguments, []) if (name := called(function)) in _CALLS:
-                return self._all(arguments, _CALLS[name])
+                return self._all(node, arguments, _CALLS[name])
         return MISSING
 
-    def _all(self, nodes: list[ast.expr], compute: Callable[..., Any]) -> Any:
-        values = [self._fold(node) for node in nodes]
-        return MISSING if any(value is MISSING for value in values) else compute(*values)
+    def _all(self, node: ast.expr, parts: list[ast.expr], compute: Callable[..., Any]) -> Any:
+        """What an operation makes of its operands."""
+        values = [self._fold(part) for part in parts]
+        if any(value is MISSING for value in values):
+            return MISSING
+        if not any(map(depends_on_batch, values)):
+            return compute(*values)
+        made = compute(*map(plain, values))
+        if isinstance(node, ast.Compare) or isinstance(made, bool) or not all(map(is_number, values)):
+            self.fixing.append(unparse(node))
+            return made
+        return batch_number(made, _formula(node, [formula_of(value) for value in values]))
 
     def _chosen(self, conjunction: bool, nodes: list[ast.expr]) -> Any:
         """The operand that ``and`` or ``or`` yields; those after it need not be constants."""
         value: Any = MISSING
         for node in nodes:
             value = self._fold(node)
-            if value is MISSING or bool(value) != conjunction:
+            if value is MISSING or bool(self._fixed(value, node)) != conjunction:
                 return value
         return value
 
@@ -159,6 +187,24 @@ def _element(base: Any, index: Any) -> Any:
     """An element of a tuple or an array; MISSING for anything else."""
     found = base[index] if isinstance(base, (tuple, np.ndarray)) else MISSING
     return MISSING if isinstance(found, np.ndarray) else found
+
+
+def _formula(node: ast.expr, operands: list[str]) -> str:
+    """The formula of an operation: see :func:`swirl.ir.item_numbers.value_of`."""
+    match node:
+        case ast.BinOp():
+            return f"({operands[0]} {_SYMBOLS[type(node.op)]} {operands[1]})"
+        case ast.UnaryOp():
+            return f"({'-' if isinstance(node.op, ast.USub) else '+'}{operands[0]})"
+        case ast.Call(function):
+            name = called(function)
+            return f"{_IN_FORMULAS.get(name, name)}({', '.join(operands)})"
+    raise AssertionError(unparse(node))
+
+
+_SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
+_IN_FORMULAS = {"fmin": "min", "fmax": "max", "fabs": "abs", "float32": "float", "int32": "int"}
+"""Functions of bodies → those of formulas."""
 
 
 def _compared(operations: list[ast.cmpop], sides: tuple[Any, ...]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from latte.frontend.constants import called, literal
+from latte.frontend.constants import called
 from latte.frontend.locals import from_source
 from latte.frontend.references import References
 from latte.model.body import MISSING
@@ -45,11 +45,11 @@ class Expressions:
 
     def expression(self, node: ast.expr) -> ast.expr:
         """An expression, translated; padded reads in it are marked (see :func:`with_padding`)."""
-        known = self.scope.constants.fold(node)
+        known = self.scope.constants.value(node)
         if known is not MISSING:
             if not is_number(known):
                 self.scope.fail(node, f"{unparse(node)} is {known!r}, not a number")
-            return from_source(literal(known), node)
+            return from_source(self.scope.number(known), node)
         whole = self.references.whole(node)
         return from_source(self._expression(node) if whole is None else whole, node)
 

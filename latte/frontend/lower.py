@@ -25,6 +25,7 @@ from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, counting, fresh, make_nest, nested, reference, references, subscripts
 from swirl.ir.trees import name_of
+from swirl.ir.uniform import for_any_number
 
 # Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
 # dimension's.
@@ -67,6 +68,7 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
         neuron = NeuronReferences(source)
         translator = Translator(neuron)
         blocks = _neuron_blocks(translator, neuron, to_clear)
+        buffers = dict(neuron.scope.buffers)
         aliases = {f"_neuron_index_{d}": (dim,) for d, dim in enumerate(neuron.dims) if dim != f"_neuron_index_{d}"}
     for block in blocks:
         check_bounds(translator.scope, block, buffers)
@@ -78,7 +80,9 @@ def lower(ensemble: Ensemble, phase: str, *, batch_size: int, training: bool = T
     label = name.replace(".", "_")
     nests = [make_nest(f"{label}_{index}", block, buffers) for index, block in enumerate(blocks)]
     used = {argument for nest in nests for argument in nest.arguments}
-    return Program(name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases)
+    program = Program(name, tuple(nests), {key: buffer for key, buffer in buffers.items() if key in used}, aliases)
+    fixing = [f"the body computes with {text}" for text in translator.scope.constants.fixing]
+    return for_any_number(program, batch_size, fixing[0] if fixing else "", translator.scope.over_items)
 
 
 def _clearable(ensemble: Ensemble, phase: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from latte.frontend.batch_numbers import with_batch
 from latte.frontend.padding import INSIDE
 from latte.frontend.scope import BodyScope, Source
 from latte.frontend.subscripts import check_subscripts, index_of, subscript_list
@@ -340,7 +341,7 @@ class ArrayReferences(References):
             f"{spelling}.{what}": value
             for name, buffer in arrays.items()
             for spelling in (name, f"self.{name}")
-            for what, value in (("shape", buffer.shape), ("ndim", len(buffer.shape)))
+            for what, value in (("shape", with_batch(buffer.shape, buffer)), ("ndim", len(buffer.shape)))
         }
         super().__init__(BodyScope(source, shapes, forbidden))
         for name in source.body.parameters:

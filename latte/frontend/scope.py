@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from latte.frontend.constants import Constants, attribute
+from latte.frontend.batch_numbers import depends_on_batch, number_of_items, scalar_of
+from latte.frontend.constants import Constants, attribute, literal
 from latte.model.body import Body
 from latte.model.ensemble import Ensemble
 from latte.model.index import Index, variable
@@ -18,6 +19,7 @@ from latte.model.ranges import ranges
 from latte.model.variables import loop_names, read_where_assigned, store_counts
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import WORDS
+from swirl.ir.item_numbers import ITEMS
 from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
@@ -102,7 +104,7 @@ class BodyScope:
     """
 
     def __init__(self, source: Source, shapes: Mapping[str, Any], forbidden: Mapping[str, str]):
-        self.ensemble, self.phase, self.buffers = source.ensemble, source.phase, source.buffers
+        self.ensemble, self.phase, self.buffers = source.ensemble, source.phase, dict(source.buffers)
         self.body = body = source.body
         self.batch_size, self.forbidden = source.batch_size, forbidden
         stores = store_counts(body.tree)
@@ -110,7 +112,7 @@ class BodyScope:
         self.variables = {name for name, values in stores.items() if values != 1}
         fixed = {
             "self.training": source.training,
-            "self.batch_size": source.batch_size,
+            "self.batch_size": number_of_items(source.batch_size),
             "self.shape": self.ensemble.shape,
             "self.ndim": self.ensemble.ndim,
             **shapes,
@@ -119,6 +121,8 @@ class BodyScope:
         self.constants = Constants(body, fixed, known, set(stores) | set(body.parameters))
         self.variables -= self._given_alike(stores)
         self.loops: dict[str, Window] = {}
+        self.over_items: set[str] = set()
+        """Variables of loops over all items, as their bounds say."""
         self.ranges: dict[str, Index] = {}
         """Loop variables, and locals that are made of these: ``row = 2 * y + k``."""
         self.conditions: dict[str, ast.expr] = {}
@@ -138,6 +142,19 @@ class BodyScope:
         for node in nodes(body.tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.check_name(node.id, node)
+
+    def number(self, value: Any) -> ast.expr:
+        """A number as a value: a literal, or a run-time scalar where it depends on the number of items."""
+        if not depends_on_batch(value):
+            return literal(value)
+        scalar = scalar_of(value)
+        name = next((own for own, buffer in self.buffers.items() if buffer.name == scalar.name), None)
+        if name is None:
+            taken = {*self.buffers, *WORDS, *self.loop_names, *self.variables, *self.locals.values(), *self.forbidden}
+            taken |= {node.id for node in nodes(self.body.tree) if isinstance(node, ast.Name)}
+            name = fresh("items" if scalar == ITEMS else "of_items", taken)
+            self.buffers[name] = scalar
+        return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
 
     def enter(self, name: str, window: Window) -> None:
         """Begin a loop."""

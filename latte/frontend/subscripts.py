@@ -33,11 +33,15 @@ def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Ind
 
 def affine(scope: BodyScope, node: ast.expr) -> Index | None:
     """A quasi-affine expression of 32 bits; None for others."""
+    fixing = len(scope.constants.fixing)
     try:
         found = _index(scope, node)
+        if found.low >= -(2**31) and found.high < 2**31:
+            return found
     except NotAffine:
-        return None
-    return found if found.low >= -(2**31) and found.high < 2**31 else None
+        pass
+    del scope.constants.fixing[fixing:]  # it is used in another way
+    return None
 
 
 def bounds_of(scope: BodyScope, node: ast.expr) -> Bounds | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Any, TypeGuard
 
-from latte.frontend.constants import called, literal
+from latte.frontend.batch_numbers import depends_on_batch, formula_of
+from latte.frontend.constants import called
 from latte.frontend.expressions import Expressions
 from latte.frontend.locals import from_source
 from latte.frontend.padding import padded_value, with_padding
@@ -18,6 +19,7 @@ from latte.model.index import as_index
 from latte.model.instances import stored_names
 from latte.model.mapping import Window
 from swirl.ir.hints import WORDS
+from swirl.ir.item_numbers import FORMULA
 from swirl.ir.nest import Loop, fresh, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes
@@ -86,7 +88,7 @@ class Translator:
 
     def _assign(self, node: ast.Assign, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
         if isinstance(target, ast.Tuple):
-            values = self.scope.constants.fold(value)
+            values = self.scope.constants.value(value)
             names = [part.id for part in target.elts if isinstance(part, ast.Name)]
             if not isinstance(values, tuple) or len(names) != len(target.elts):
                 self.scope.fail(
@@ -102,7 +104,7 @@ class Translator:
                 for new in self._constant(node, part, number)
             ]
         if isinstance(target, ast.Name):
-            known = self.scope.constants.fold(value)
+            known = self.scope.constants.value(value)
             if known is not MISSING:
                 return self._constant(node, target, known)
         translated = self.expressions.expression(value)
@@ -176,7 +178,7 @@ class Translator:
             return []
         if not is_number(number):
             self.scope.fail(node, f"{target.id} is {number!r}, not a number")
-        return [ast.Assign([self.target(target)], ast.copy_location(literal(number), node))]
+        return [ast.Assign([self.target(target)], ast.copy_location(self.scope.number(number), node))]
 
     def target(self, node: ast.expr) -> ast.Name | ast.Subscript:
         """What is assigned to: a local or an element."""
@@ -241,6 +243,8 @@ class Translator:
                 if not -(2**31) <= window.start.low <= window.stop.high < 2**31:
                     over = unparse(node.iter)
                     self.scope.fail(node, f"{over} passes 2,147,483,647, and integers have 32 bits")
+            if self._is_over_items(node.iter):
+                self.scope.over_items.add(names[0])
             for name, window in zip(names, windows, strict=True):
                 if name in self.scope.loops:
                     self.scope.fail(node, f"the loop variable {name!r} hides the loop around it", "choose another name")
@@ -299,6 +303,8 @@ class Translator:
         )
 
     def _range(self, call: ast.Call) -> Window:
+        if self._is_over_items(call):
+            return Window(as_index(0), as_index(self.scope.batch_size))
         parts = [index_of(self.scope, argument, "the bound of a loop") for argument in call.args]
         start, stop = (as_index(0), parts[0]) if len(parts) == 1 else parts[:2]
         step = parts[2].value if len(parts) == 3 else 1
@@ -306,6 +312,13 @@ class Translator:
             way_out = "for i in range(n), and n - 1 - i in its place" if step is not None and step < 0 else None
             self.scope.fail(call, f"the step of {unparse(call)} must be a positive constant", way_out)
         return Window(start, stop, step)
+
+    def _is_over_items(self, call: ast.expr) -> bool:
+        """Whether it is ``range(N)`` for the number of items ``N``."""
+        if not (isinstance(call, ast.Call) and called(call.func) == "range" and len(call.args) == 1):
+            return False
+        last = self.scope.constants.value(call.args[0])
+        return depends_on_batch(last) and formula_of(last) == FORMULA
 
 
 def loop_over(name: str, window: Window) -> Loop:

@@ -248,7 +248,7 @@ class FieldSpec:
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item)
+        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item).with_batch_first()
 
     @property
     def owner(self) -> str:

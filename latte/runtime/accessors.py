@@ -113,19 +113,20 @@ class Accessors:
         executable = session.executable
         buffer = executable.buffer(storage)
         full = ensemble.fields()[field].shape if field in ensemble.fields() else buffer.shape
+        needed = executable.shape(storage)
         if field == "value" and isinstance(ensemble, DataEnsemble) and array.shape == full:
             executable = session.use(session.batch_size)  # the batch before may have been a smaller one
-            buffer = executable.buffer(storage)
+            buffer, needed = executable.buffer(storage), full
         if buffer.role == "state" and array.shape == full:
             executable = session.whole  # the current batch may be a smaller one
-            buffer = executable.buffer(storage)
+            buffer, needed = executable.buffer(storage), full
         if buffer.role == "constant":
             raise DataError(
                 f"{what}: {field} is a Constant, which the declaration gives",
                 location=user_location(),
                 way_out="declare a State for what changes",
             )
-        check_array(array, buffer.shape, what)
+        check_array(array, needed, what)
         check_fits(array, what, buffer.dtype, body_ranges(ensemble).get(field))
         if field == "value":
             check_value(session.graph, ensemble, array)

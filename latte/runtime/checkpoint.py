@@ -144,7 +144,7 @@ def learned(session: Session) -> dict[str, np.ndarray]:
     """Copies of the parameters and running statistics of a net, by storage, in logical order."""
     executable = session.whole
     names = [name for name, buffer in executable.buffers.items() if buffer.role in LEARNED]
-    return {name: executable.read(name) for name in names}
+    return {name: executable.read_whole(name) for name in names}
 
 
 def _generator(state: Mapping[str, Any] | None) -> np.random.Generator | None:

@@ -17,7 +17,7 @@ class Progress:
     """Where a compiled net is.
 
     Args:
-        batch_size: items in the batch last used.
+        items: in the batch last used.
         learned: parameters, statistics and constants (tables may have changed since), by storage.
         counters: the seed and the step of random numbers.
         data: values of the data layers.
@@ -28,7 +28,7 @@ class Progress:
         loss, accuracy: of the last run.
     """
 
-    batch_size: int
+    items: int
     learned: dict[str, np.ndarray]
     counters: dict[str, np.ndarray]
     data: dict[str, np.ndarray]
@@ -53,9 +53,9 @@ def progress(session: Session, *, with_data: bool) -> Progress:
     executable, whole = session.executable, session.whole
     numbers = ("net.seed", "net.step")
     return Progress(
-        batch_size=executable.batch_size if with_data else session.batch_size,
+        items=executable.items if with_data else session.batch_size,
         learned={
-            name: whole.read(name)
+            name: whole.read_whole(name)
             for name, buffer in whole.buffers.items()
             if buffer.role in ("param", "state", "constant")
         },
@@ -83,7 +83,7 @@ def go_on(session: Session, there: Progress) -> None:
         session.whole.write(name, values)
     for name, values in there.counters.items():
         session.executable.arrays[name][...] = values
-    executable = session.use(there.batch_size)
+    executable = session.use(there.items)
     for name, values in there.data.items():
         executable.write(f"{name}.value", values)
     session.given, session.unchecked = set(there.set_by_user), set(there.unchecked)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -13,14 +14,18 @@ from latte.model.source_location import user_location
 from latte.planning.plan import Plan
 from latte.runtime.data import converted
 from latte.runtime.kernels import CompiledPhase
+from latte.runtime.report import CompileReport
 from latte.runtime.views import BlockedViews
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
+from swirl.ir.item_numbers import value_of
 from swirl.memory import allocate
+from swirl.phases import INFERENCE
 from swirl.runner import Phase, Runner
 
 SHARED_ROLES = ("param", "param_grad", "state", "constant", "scalar")
-"""Roles of buffers that do not depend on the batch size: one array serves every batch size."""
+"""Roles of buffers that do not depend on the batch size, but for scalars that say it: one array serves every batch
+size."""
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Executable:
         missing: storage that has been fused away in the phases that ran last.
         views: what users hold of blocked storage.
         loss_weights: by the losses' names, as they were last written to their gradients.
+        items: those of the current batch, at most ``batch_size``.
     """
 
     graph: Graph
@@ -56,6 +62,33 @@ class Executable:
     missing: set[str] = field(default_factory=set)
     views: BlockedViews = field(default_factory=BlockedViews)
     loss_weights: dict[str, float] = field(default_factory=dict)
+    items: int = 0
+
+    def __post_init__(self) -> None:
+        self.set_items(self.items or self.batch_size)
+
+    def set_items(self, items: int) -> None:
+        """Let the phases run on so many items, which must be those of a whole batch where :meth:`fixed` says so."""
+        self.items = items
+        for name, buffer in self.buffers.items():
+            if buffer.formula:
+                self.arrays[name][0] = value_of(buffer.formula, items)
+
+    def fixed(self, trains: bool) -> Iterator[CompiledPhase]:
+        """The kernels that are right for whole batches alone, of training or of inference."""
+        return (step for step in self.compiled if step.program.fixed and (step.phase != INFERENCE) == trains)
+
+    def takes(self, items: int, trains: bool) -> bool:
+        """Whether the phases of inference, and of training if it ``trains``, run on so many items."""
+        whole = items == self.batch_size
+        return whole or not any(True for kind in {False, trains} for _ in self.fixed(kind))
+
+    def shape(self, storage: str) -> tuple[int, ...]:
+        """The shape of a buffer's values for the items of the current batch."""
+        return self._of_items(self.buffer(storage), self.items)
+
+    def _of_items(self, buffer: Buffer, items: int) -> tuple[int, ...]:
+        return (items, *buffer.shape[1:]) if buffer.items else buffer.shape
 
     def run(self, phase: str) -> None:
         """Run ``forward``, ``inference`` or ``backward`` (gradients of inputs and of parameters)."""
@@ -88,7 +121,7 @@ class Executable:
         return [(c.unit.name, c.phase, s) for c, s in zip(self.order[phase], seconds, strict=True)]
 
     def read(self, storage: str) -> np.ndarray:
-        """The logical values of a buffer, as a new array.
+        """The logical values of a buffer, as a new array: those of the items of the current batch.
 
         Raises:
             DataError: no phase of this net computes the buffer, or it has been fused away.
@@ -96,18 +129,42 @@ class Executable:
         buffer = self.buffer(storage)
         if storage in self.missing:
             raise self._fused_away(storage)
+        array = self.arrays[storage]
+        with self.views.in_storage():
+            if self.items < self.batch_size and _items_outermost(buffer):
+                array = array[: self.items]
+                return buffer.layout.unpack(array, (len(array), *buffer.shape[1:]))
+            values = buffer.layout.unpack(array, buffer.shape)
+        return values[: self.items] if buffer.items else values
+
+    def read_whole(self, storage: str) -> np.ndarray:
+        """The same of all items of a whole batch, whatever the current one is."""
+        buffer = self.buffer(storage)
         with self.views.in_storage():
             return buffer.layout.unpack(self.arrays[storage], buffer.shape)
 
     def write(self, storage: str, values: np.ndarray) -> None:
-        """Set a buffer from logical values of its shape."""
+        """Set a buffer from logical values, of all its items or of the first ones. The other items of data get those of
+        the last one: they are numbers that may stand there, whatever is computed with them."""
         buffer = self.buffer(storage)
-        packed = buffer.layout.pack(converted(np.asarray(values), DTYPES[buffer.dtype]))
+        values = converted(np.asarray(values), DTYPES[buffer.dtype])
+        given = len(values)
+        rest = given < buffer.shape[0] and bool(buffer.items)
         with self.views.in_storage():
             array = self.arrays[storage]
-            if buffer.role == "state":  # of a smaller batch: the first items of a whole one's
-                array = array[: len(packed)]
-            array[...] = packed
+            if not rest:
+                packed = buffer.layout.pack(values)
+                array[: len(packed)] = packed  # a state of a smaller batch is the first items of a whole one's
+            elif _items_outermost(buffer):
+                array[:given] = buffer.layout.pack(values)
+                if buffer.role == "value":
+                    array[given:] = array[given - 1]
+            else:
+                every = buffer.layout.unpack(array, buffer.shape)
+                every[:given] = values
+                if buffer.role == "value":
+                    every[given:] = values[-1]
+                array[...] = buffer.layout.pack(every)
 
     def view(self, storage: str) -> np.ndarray:
         """The storage itself, without its halo and with the logical order of dimensions; or an array that stands for
@@ -166,6 +223,14 @@ class Executable:
         )
 
 
+class Compile(Protocol):
+    """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
+
+    def __call__(
+        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None, trains: bool
+    ) -> tuple[Executable, CompileReport]: ...
+
+
 def bind(
     graph: Graph,
     plan: Plan,
@@ -199,6 +264,14 @@ def bind(
         made.views = shared.views
     _initialise(made, shared is None)
     return made
+
+
+def _items_outermost(buffer: Buffer) -> bool:
+    """Whether the elements of an item follow each other in memory, those of the next one after them."""
+    layout = buffer.layout
+    first = not layout.order or layout.order[0] == 0
+    whole = not (layout.halo and any(layout.halo[0])) and all(dim for dim, _ in layout.blocks)
+    return bool(buffer.items) and first and whole
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -257,7 +330,7 @@ def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Ru
     reused = {}
     if shared is not None:
         for name, buffer in buffers.items():
-            if buffer.role in SHARED_ROLES and name in shared.arrays:
+            if buffer.role in SHARED_ROLES and not buffer.formula and name in shared.arrays:
                 if shared.buffers[name].layout != buffer.layout:
                     raise TrainingError(
                         f"{name} would be laid out differently for another batch size",

@@ -21,6 +21,7 @@ from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
+from swirl.ir.item_numbers import ITEMS, value_of
 from swirl.ir.nest import Program, expr, make_nest, substitute
 from swirl.jit import build, load
 from swirl.pipeline import finish, generate, schedule_alone
@@ -182,6 +183,8 @@ class _Check:
         if self.stopped.storage:
             also["keeping"] = in_double(self.stopped.keeping)
         self.phases = _phases({**programs, **also}, self.arrays, runner)
+        scalars = (ITEMS, *(buffer for buffer in self.buffers.values() if buffer.formula))
+        self.counts = {scalar.name: value_of(scalar.formula, self.batch_size) for scalar in scalars}
         self.start: dict[str, np.ndarray] = {}
 
     def begin(self) -> bool:
@@ -228,10 +231,10 @@ class _Check:
 
     # --- running --------------------------------------------------------------------------------------------
     def _clear(self) -> None:
-        """Zeros everywhere but in what is kept of ``stop_gradient``."""
+        """Zeros everywhere but in what is kept of ``stop_gradient``, and in what the number of items says."""
         for name, array in self.arrays.items():
             if name not in self.stopped.storage:
-                array[...] = 0
+                array[...] = self.counts.get(name, 0)
 
     def _run(self, phase: str, given: Mapping[str, np.ndarray]) -> None:
         for name, values in given.items():

@@ -70,9 +70,9 @@ class SeedGradients:
         """
         name, gradient = ensemble.name, np.array(values, np.float32)
         if executable.is_fused_away(f"{name}.grad"):  # given, it is stored: the net is compiled for that
-            needed = ensemble.fields(executable.batch_size)["grad"].shape
+            needed = ensemble.fields(executable.items)["grad"].shape
         else:
-            needed = executable.buffer(f"{name}.grad").shape
+            needed = executable.shape(f"{name}.grad")
         if gradient.shape != needed:
             raise DataError(
                 f"{name}.set_grad: the shape is {gradient.shape}, but {needed} is needed", location=user_location()
@@ -119,7 +119,7 @@ class SeedGradients:
     def start(self, executable: Executable) -> None:
         """Write the gradients of tops that have this batch size."""
         for name, values in self._tops.items():
-            if executable.buffers[f"{name}.grad"].shape == values.shape:
+            if executable.shape(f"{name}.grad") == values.shape:
                 executable.write(f"{name}.grad", values)
 
     def before_backward(self, executable: Executable) -> None:
@@ -129,7 +129,7 @@ class SeedGradients:
             TrainingError: a gradient was given for another batch size; nothing is written then.
         """
         for name, values in {**self._inner, **self._tops}.items():
-            if values.shape != (needed := executable.buffers[f"{name}.grad"].shape):
+            if values.shape != (needed := executable.shape(f"{name}.grad")):
                 raise TrainingError(
                     f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
                     location=user_location(),
@@ -139,7 +139,7 @@ class SeedGradients:
         for name in self._compiled_for:
             seed = self._inner.get(name)
             if seed is None:
-                seed = np.zeros(executable.buffers[f"{name}.grad"].shape, np.float32)
+                seed = np.zeros(executable.shape(f"{name}.grad"), np.float32)
             executable.write(f"{name}.grad", seed + given.pop(name, 0))
         for name, values in given.items():
             executable.write(f"{name}.grad", values + self._tops.get(name, 0))

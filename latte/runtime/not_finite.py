@@ -10,6 +10,10 @@ from latte.model.graph import Graph
 from latte.runtime.executable import Executable
 
 
+class LossIsNaN(UserWarning):
+    """The loss is not a number: reported once."""
+
+
 def where_not_finite(graph: Graph, executable: Executable) -> str:
     """What a message about a loss that is NaN says of its origin, as ``"fc1.weights is not finite; …"``.
 

@@ -40,10 +40,10 @@ def gradients(losses: Iterable[LossEnsemble], executable: Executable) -> dict[st
     found: dict[str, np.ndarray] = {}
     for loss in losses:
         source = _source(loss, "inputs")
-        storage = executable.buffers.get(f"{source.name}.grad")
-        if isinstance(loss, AccuracyEnsemble) or storage is None:
+        storage = f"{source.name}.grad"
+        if isinstance(loss, AccuracyEnsemble) or storage not in executable.buffers:
             continue
-        gradient = np.zeros(storage.shape, np.float32)
+        gradient = np.zeros(executable.shape(storage), np.float32)
         returned = loss.backward(gradient, *_arrays(loss, executable, "label"))
         filled = isinstance(returned, np.ndarray) and np.shares_memory(returned, gradient)
         if returned is not None and not filled:

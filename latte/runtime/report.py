@@ -10,6 +10,28 @@ from latte.planning.plan import Untuned
 from swirl.libraries import Built
 
 
+class NotTuned(UserWarning):
+    """A layer's recipe has left a phase to the default schedule: given once, for the first."""
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """A phase of a layer, or of layers that are compiled together, that is right for whole batches alone.
+
+    Args:
+        layer: its name, or theirs.
+        phase: of the layer.
+        reason: why.
+    """
+
+    layer: str
+    phase: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.layer} {self.phase}: {self.reason}"
+
+
 @dataclass(frozen=True)
 class CompileReport:
     """What compiling took.
@@ -21,6 +43,8 @@ class CompileReport:
         folder: of the generated code.
         built: the kernels, by their libraries.
         untuned: phases that a layer's recipe has left to the default schedule, with the reasons.
+        fixed: phases that are right for whole batches alone, with the reasons: for each other number of items, the net
+            is compiled again when it first has so many (for inference, if one of them is of inference).
     """
 
     kernels: int
@@ -31,6 +55,7 @@ class CompileReport:
     folder: Path
     built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
     untuned: Sequence[Untuned] = ()
+    fixed: Sequence[FixedSize] = ()
 
     @property
     def compiled(self) -> int:
@@ -39,7 +64,11 @@ class CompileReport:
 
 
 def make_report(
-    built: Iterable[Built], seconds: float, generating: float, untuned: Iterable[Untuned] = ()
+    built: Iterable[Built],
+    seconds: float,
+    generating: float,
+    untuned: Iterable[Untuned] = (),
+    fixed: Iterable[FixedSize] = (),
 ) -> CompileReport:
     """What compiling ``built`` took; a kernel that occurs twice counts once."""
     unique: dict[Path, Built] = {}
@@ -48,12 +77,13 @@ def make_report(
     folder = next(iter(unique)).parent.parent if unique else Path()
     cached = sum(item.cached for item in unique.values())
     compiler_seconds = sum(item.seconds for item in unique.values())
-    left = tuple(dict.fromkeys(untuned))
-    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique, left)
+    left, sized = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed))
+    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique, left, sized)
 
 
 def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     """Several compilations as one; a kernel that one made and later ones found counts as made."""
     built = (item for report in reports for item in report.built.values())
     untuned = (each for report in reports for each in report.untuned)
-    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports), untuned)
+    fixed = (each for report in reports for each in report.fixed)
+    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports), untuned, fixed)

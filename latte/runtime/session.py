@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,31 +17,15 @@ from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
-from latte.runtime.executable import Executable, write_loss_weights
+from latte.runtime.executable import Compile, Executable, write_loss_weights
 from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.locking import one_at_a_time
-from latte.runtime.not_finite import where_not_finite
+from latte.runtime.not_finite import LossIsNaN, where_not_finite
 from latte.runtime.python_losses import run_forward
-from latte.runtime.report import CompileReport, sum_of_reports
+from latte.runtime.report import CompileReport, NotTuned, sum_of_reports
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
 from swirl.runner import Runner
-
-
-class Compile(Protocol):
-    """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
-
-    def __call__(
-        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None, trains: bool
-    ) -> tuple[Executable, CompileReport]: ...
-
-
-class NotTuned(UserWarning):
-    """A layer's recipe has left a phase to the default schedule: given once, for the first."""
-
-
-class LossIsNaN(UserWarning):
-    """The loss is not a number: reported once."""
 
 
 class Session:
@@ -134,10 +118,13 @@ class Session:
         return executable
 
     def use(self, batch_size: int, trains: bool = True) -> Executable:
-        """Make the executable for a batch size current, compiling it where needed: all of it, or inference alone."""
-        chosen = self._for(batch_size, trains)
-        if chosen is not self.executable:
+        """Make an executable for so many items current: that for whole batches if it takes them, otherwise one of their
+        own, compiled where needed: all of it, or inference alone."""
+        whole = self.whole
+        chosen = whole if whole.takes(batch_size, trains) else self._for(batch_size, trains)
+        if chosen is not self.executable or chosen.items != batch_size:
             self.executable = chosen
+            chosen.set_items(batch_size)
             if chosen.trains:
                 self.seeds.start(chosen)
         return self.executable
@@ -146,7 +133,8 @@ class Session:
     def prepare(self, batch_size: int, trains: bool = True) -> None:
         """See :meth:`latte.net.Net.prepare`; without ``trains``, for inference alone."""
         self._check_size(batch_size)
-        self._for(batch_size, trains)
+        if not self.whole.takes(batch_size, trains):
+            self._for(batch_size, trains)
 
     @one_at_a_time
     def seed(self, ensemble: Ensemble, gradient: np.ndarray) -> None:
@@ -175,7 +163,8 @@ class Session:
         new = self._made(old.batch_size, old)
         for name, array in old.arrays.items():
             if name in new.arrays and new.arrays[name] is not array and name not in old.missing:
-                new.write(name, old.read(name))  # a recipe may have laid it out differently
+                new.write(name, old.read_whole(name))  # a recipe may have laid it out differently
+        new.set_items(old.items)
         new.has_run = set(old.has_run)
         new.missing |= old.missing
         lost = {name for name in old.missing if name.endswith(".value")}
@@ -209,12 +198,24 @@ class Session:
             check_finite(checked, numbers)
         count = len(next(iter(checked.values())))
         self._check_size(count)
+        if not self.whole.takes(count, trains) and self.whole.takes(count, False):
+            trains = False  # what else may follow is compiled when it does
         executable = self.use(count, trains)
         for name, array in checked.items():
             executable.write(f"{name}.value", array)
         self.given.update(checked)
         self.unchecked -= checked.keys()
         executable.has_run.discard("forward")  # its values belong to other data
+
+    def _training(self) -> Executable:
+        """The executable for the items of the current batch that has all phases, with the data of the batch."""
+        current = self.executable
+        if current.trains and current.takes(current.items, True):
+            return current
+        chosen = self.use(current.items)
+        for name in sorted(self.given):
+            chosen.write(f"{name}.value", current.read(f"{name}.value"))
+        return chosen
 
     def _check_size(self, items: int) -> None:
         if not is_integer(items) or not 1 <= items <= self.batch_size:
@@ -229,7 +230,7 @@ class Session:
     @one_at_a_time
     def forward(self) -> None:
         """See :meth:`latte.net.Net.forward`."""
-        executable = self.executable
+        executable = self._training()
         if self.unchecked and any(buffer.role == "state" for buffer in executable.buffers.values()):
             check_finite({name: executable.read(f"{name}.value") for name in sorted(self.unchecked)})
             self.unchecked.clear()

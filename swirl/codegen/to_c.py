@@ -142,7 +142,7 @@ class Statements:
         registers for more iterations; what is saved is counting, and a processor's wrong guess of where a short loop
         ends: up to 8 % of convolutions on Intel's AVX-512. Passes that add up few sums are bound by memory; they lose
         what the processor learns of a load that runs often, up to 8 %."""
-        many = loop.extent is not None and loop.extent >= 2 * SUMS_AT_ONCE
+        many = loop.most is not None and loop.most >= 2 * SUMS_AT_ONCE
         return SUMS_AT_ONCE if many and self._fills_registers(node) else 1
 
     def _crowded(self, statement: ast.stmt) -> bool:
@@ -293,7 +293,7 @@ def _stays_a_loop(loop: Loop, body: Sequence[ast.stmt]) -> bool:
     over images of 28 × 28 are 7 % slower, over blocks of 7 × 7 24 %. A few more copies in short rows do no harm.
     """
     copies = max(map(_copies, body))
-    return copies > 1 and loop.extent is not None and loop.extent * copies > MOST_COPIES
+    return copies > 1 and loop.most is not None and loop.most * copies > MOST_COPIES
 
 
 def _written_out(statement: ast.stmt) -> bool:
@@ -306,7 +306,7 @@ def _written_out(statement: ast.stmt) -> bool:
     loop = loop_of(statement)
     if loop.kind == "unrolled":
         return _copies(statement) > 1
-    short = loop.extent is not None and (loop.extent <= 2 or not _stays_a_loop(loop, statement.body))
+    short = loop.most is not None and (loop.most <= 2 or not _stays_a_loop(loop, statement.body))
     return short and any(map(_written_out, statement.body))
 
 

@@ -160,8 +160,10 @@ def make_arrays(seed: int = 0) -> dict[str, np.ndarray]:
     for name, buffer in BUFFERS.items():
         generator = np.random.default_rng([seed, zlib.crc32(buffer["storage"].encode())])
         values, shape = buffer["values"], buffer["shape"]
-        if isinstance(values, int):  # whole numbers below it
-            made: np.ndarray = generator.integers(0, values, shape)
+        if isinstance(values, list):  # these very numbers
+            made: np.ndarray = np.array(values)
+        elif isinstance(values, int):  # whole numbers below it
+            made = generator.integers(0, values, shape)
         else:
             made = generator.normal(size=shape)
             if values == "positive":  # it stands under a root or a logarithm

@@ -14,6 +14,7 @@ from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
+from swirl.ir.item_numbers import capacity, value_of
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
 from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
@@ -22,6 +23,8 @@ from swirl.ir.types import explicit
 from swirl.pipeline import Stage
 
 POSITIVE = tuple(name for name, function in FUNCTIONS.items() if function.positive)
+Contents = int | str | list[float]
+"""Whole numbers below one, a word of :func:`contents`, or the numbers themselves."""
 MADE_HERE = re.compile(r"\d\d+_\w+\.py|kernel\.cpp|command\.txt")
 
 
@@ -35,7 +38,8 @@ def dump_stages(folder: Path, stages: Sequence[Stage]) -> list[Path]:
     Raises:
         LatteError: the folder cannot be written.
     """
-    values = contents(stages[0].program)
+    programs = [stage.program for stage in stages]
+    values: dict[str, Contents] = {**contents(programs[0]), **_whole_batches(programs)}
     logical: dict[str, Buffer] = {}
     paths = []
     try:
@@ -78,7 +82,7 @@ def _not_written(folder: Path, error: OSError) -> LatteError:
 
 
 def stage_text(
-    program: Program, title: str, buffers: Mapping[str, Buffer], physical: bool, values: Mapping[str, int | str]
+    program: Program, title: str, buffers: Mapping[str, Buffer], physical: bool, values: Mapping[str, Contents]
 ) -> str:
     """The file of one stage.
 
@@ -118,7 +122,7 @@ storage name); --compile and --check need swirl. `latte compare` runs two stages
 """
 
 
-def _entry(name: str, buffer: Buffer, physical: bool, values: Mapping[str, int | str]) -> str:
+def _entry(name: str, buffer: Buffer, physical: bool, values: Mapping[str, Contents]) -> str:
     default = "normal" if buffer.dtype.startswith("float") else 2
     layout = buffer.layout
     fields = {
@@ -180,6 +184,13 @@ def contents(program: Program) -> dict[str, int | str]:
                     if extent is not None:
                         found |= dict.fromkeys(_buffers_in(side, program), extent)
     return found
+
+
+def _whole_batches(programs: Sequence[Program]) -> dict[str, list[float]]:
+    """Scalars that depend on the number of items, as they are for a whole batch."""
+    items = capacity(programs)
+    found = (pair for program in programs for pair in program.buffers.items())
+    return {name: [value_of(b.formula, items)] for name, b in found if b.formula and items}
 
 
 def _buffers_in(tree: ast.AST, program: Program) -> Iterator[str]:

@@ -357,6 +357,8 @@ def simplify_body(body: list[ast.stmt], ranges: Ranges | None = None) -> list[as
 def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
     """``{variable: (least, greatest)}`` of a loop whose bounds are known within ``ranges``; else empty."""
     start, stop = bounds(loop.start, ranges), bounds(loop.stop, ranges)
+    if start is not None and stop is None and loop.step > 0:
+        stop = _bounded_by(loop.stop, start[0], ranges)
     if start is None or stop is None:
         return {}
     if loop.step < 0:
@@ -365,6 +367,15 @@ def loop_range(loop: Loop, ranges: Ranges) -> dict[str, tuple[int, int]]:
     if start[0] == start[1]:
         high = low + max(0, (high - low)) // loop.step * loop.step
     return {loop.var: (low, max(low, high))}
+
+
+def _bounded_by(stop: ast.expr, start: int, ranges: Ranges) -> tuple[int, int] | None:
+    """The limits of a bound ``min(8, items[0])``, of which one part is known: one after ``start`` at the least."""
+    if not (isinstance(stop, ast.Call) and isinstance(stop.func, ast.Name) and stop.func.id == "min"):
+        return None
+    known = [limit for limit in (bounds(part, ranges) for part in stop.args) if limit is not None]
+    most = min((high for _, high in known), default=None)
+    return None if most is None else (min(start + 1, most), most)
 
 
 def ranges_at(body: list[ast.stmt], path: Path) -> dict[str, tuple[int, int]]:

@@ -123,6 +123,9 @@ class Buffer:
             ``scalar`` (run-time setting).
         layout: see :class:`Layout`.
         per_item: whether the first dimension of values and gradients is the batch.
+        items: the number of equal parts that the elements are, in the order of the dimensions: one for each item of a
+            whole batch. 0 where items have no elements of their own.
+        formula: of a ``scalar`` that depends on the number of items: see :func:`swirl.ir.item_numbers.value_of`.
     """
 
     name: str
@@ -131,6 +134,8 @@ class Buffer:
     role: str = "value"
     layout: Layout = field(default_factory=Layout)
     per_item: bool = True
+    items: int = 0
+    formula: str = ""
 
     @property
     def physical_shape(self) -> tuple[int, ...]:
@@ -155,6 +160,11 @@ class Buffer:
     def nbytes(self) -> int:
         """Bytes in memory, padding included."""
         return prod(self.physical_shape) * self.itemsize
+
+    def with_batch_first(self) -> Buffer:
+        """This buffer, which has as many items as its first extent says, if that is the batch."""
+        batch = self.per_item and self.role in ("value", "grad", "state")
+        return replace(self, items=self.shape[0]) if batch else self
 
     def with_layout(self, layout: Layout) -> Buffer:
         return replace(self, layout=layout)

@@ -114,6 +114,14 @@ class Loop:
         return len(range(start, stop, self.step))
 
     @property
+    def most(self) -> int | None:
+        """The same where the end is the least of a constant and others: the greatest number of iterations."""
+        call = self.stop
+        least = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "min"
+        ends = [end for end in map(constant, call.args) if end is not None] if isinstance(call, ast.Call) else []
+        return replace(self, stop=ast.Constant(min(ends))).extent if least and ends else self.extent
+
+    @property
     def plain(self) -> Loop:
         """The loop as one of kind ``range``."""
         return Loop(self.var, "range", self.start, self.stop, self.step)
@@ -284,6 +292,8 @@ class Program:
         aliases: other names of loops, e.g. ``_neuron_index_1`` → ``("c",)``.
         commands: what was applied so far, as text (provenance).
         remarks: what the last command has left unchanged, and why; not part of the program's identity.
+        fixed: why it is right for whole batches alone; empty where nothing is known that forbids fewer items
+            (:mod:`swirl.ir.items`).
     """
 
     name: str
@@ -292,6 +302,7 @@ class Program:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
     remarks: tuple[str, ...] = field(default=(), compare=False)
+    fixed: str = ""
 
     @property
     def text(self) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
 from swirl.ir.hints import LEVELS, prefetch_of, stored_value, streamed
-from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, constant, local_type, loop_of, names_in, subscripts
+from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, clone, constant, local_type, loop_of, names_in, subscripts
 from swirl.ir.printing import unparse
+from swirl.ir.trees import Transformer
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -76,10 +77,11 @@ class _Validator:
         for bound in (loop.start, loop.stop):
             if constant(bound) is not None:
                 continue
-            if affine(bound) is None:
+            within = _WithoutScalars(self.program).visit(clone(bound))
+            if affine(within) is None:
                 raise self.fail("a bound is not quasi-affine", node)
             self.expression(bound, scope)
-            others = sorted(name for name in names_in(bound) - {"min", "max"} if scope[name] != "loop")
+            others = sorted(name for name in names_in(within) - {"min", "max", _SCALAR} if scope[name] != "loop")
             if others:
                 raise self.fail(f"bounds are of loop variables, and {others[0]} is a local", node)
         if kind == "unrolled" and loop.extent is None:
@@ -186,6 +188,22 @@ class _Validator:
                 self.expression(part, scope)
         else:
             raise self.fail("not an expression of the grammar", node)
+
+
+_SCALAR = "a run-time scalar"
+
+
+class _WithoutScalars(Transformer):
+    """Run-time scalars, which no nest writes, as names, in a copy of a bound."""
+
+    def __init__(self, program: Program):
+        self.buffers = program.buffers
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        buffer = self.buffers.get(unparse(node.value))
+        if buffer is None or (buffer.role, buffer.dtype) != ("scalar", "int32"):
+            return node
+        return ast.Name(_SCALAR, ast.Load())
 
 
 def vector_lanes(node: ast.For) -> int | None:

@@ -12,6 +12,7 @@ import numpy as np
 from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.names import apart
 from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
 from swirl.ir.paths import Path, loops, walk
@@ -89,7 +90,8 @@ def iterations_touch(nest: Nest, buffers: Mapping[str, Buffer]) -> list[tuple[To
 
 
 def program_work(program: Program) -> Work:
-    """The work of all nests; a buffer that several of them touch counts once."""
+    """The work of all nests, for a whole batch; a buffer that several of them touch counts once."""
+    program = whole_batch(program)
     nests = [apart(nest) for nest in program.nests]
     counted = []
     leaves: list[Leaf] = []

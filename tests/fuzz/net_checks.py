@@ -23,6 +23,7 @@ from swirl.runner import Runner
 from swirl.target import get_target, why_not
 from tests.fuzz.net_cases import Declared, NetCase, declare
 from tests.fuzz.net_reference import Arrays, Expected, expected, readable
+from tests.items_of import poison
 
 PLAIN = "def forward(s, target):\n    pass\n"
 """A recipe that does nothing."""
@@ -102,6 +103,7 @@ def _run(case: NetCase, declared: Declared, wanted: Expected) -> Arrays:
         net.executable.write(name, values)
     for run, ((data, seeds), labels) in enumerate(zip(wanted.inputs.batches, wanted.inputs.labels, strict=True)):
         net.set_batch(data, *([labels] if declared.labels is not None else []))
+        poison(net)
         net.forward()
         if case.classes:
             found[f"{run} loss"] = np.array(net.loss)

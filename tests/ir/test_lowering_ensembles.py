@@ -50,12 +50,13 @@ def test_nests_zeroing_and_aliases() -> None:
                     for w in range(4):
                         total[c] += inputs[n, c, w]
 
-        def layer_forward_2(value, total, inputs):
+        def layer_forward_2(value, total, inputs, of_items):
             for batch in range(2):
                 for c in range(3):
                     for w in range(4):
-                        value[batch, c, w] = inputs[batch, c, w] - total[c] / 8.0
+                        value[batch, c, w] = inputs[batch, c, w] - total[c] / float32(of_items[0])
     """)
+    assert program.buffers["of_items"].formula == "(items * 4)"
     assert program.aliases == {
         "_neuron_index_0": ("n", "batch"),
         "_neuron_index_1": ("c",),

@@ -20,7 +20,7 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.ensemble import ActivationEnsemble
+from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import CommandError, DataError, DeclarationError, TrainingError
 from latte.layers import HuberLossLayer
 from latte.neuron import Neuron, exp, sqrt
@@ -495,24 +495,47 @@ def trained(net: Net, data: Any, labels: Any) -> dict[str, np.ndarray]:
     return net.state_dict()
 
 
-def test_prediction_of_other_numbers_of_items_compiles_inference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prediction_of_other_numbers_of_items_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LATTE_SCHEDULE")
     generator = np.random.default_rng(0)
     data, labels = generator.standard_normal((BATCH + 2, 3, 5, 5)), generator.integers(0, 4, BATCH + 2)
     net, twin = small_net()[0], small_net()[0]
     whole = net.report.kernels
     predicted = net.predict(data)
-    loss = net.evaluate(data, labels).loss  # of the size that is there
-    inference = net.report.kernels - whole
-    assert 0 < 3 * inference <= whole
+    loss = net.evaluate(data, labels).loss
     np.testing.assert_array_equal(predicted[-2:], net.predict(data[-2:]))
-    assert net.report.kernels == whole + inference
-    twin.prepare(2)
-    assert twin.report.kernels >= whole + 2 * inference  # all phases
+    assert net.report.kernels == whole
+    twin.prepare(2)  # batch norm's training is compiled for each number of items
+    assert twin.report.kernels > whole
     assert twin.evaluate(data, labels).loss == loss
     learned, expected = trained(net, data, labels), trained(twin, data, labels)
     for name, values in expected.items():
         np.testing.assert_array_equal(learned[name], values, err_msg=name)
+
+
+class LessTheFirst(Ensemble):
+    """What is left of each item without the first one."""
+
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            for c in range(C):
+                value[n, c] = inputs[n, c] - inputs[0, c]
+
+
+def test_inference_is_compiled_alone_for_each_number_of_items_where_a_layer_wants_it() -> None:
+    net = Net(BATCH, seed=1)
+    scores = FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 4)
+    net.add_one_to_one_connections(scores, net.add_ensemble(LessTheFirst(shape=(4,))))
+    net.compile(threads=1)
+    whole, data = net.report.kernels, np.random.default_rng(0).standard_normal((2, 3))
+    predicted = net.predict(data)
+    assert not predicted[0].any() and predicted[1].any()
+    assert {each.phase for each in net.report.fixed} >= {"inference", "forward"}
+    assert 0 < 2 * (net.report.kernels - whole) <= whole
+    again = net.report.kernels
+    np.testing.assert_array_equal(net.predict(data), predicted)
+    assert net.report.kernels == again
 
 
 def test_training_on_what_has_been_predicted() -> None:

@@ -10,7 +10,7 @@ import pytest
 from latte import FullyConnectedLayer, MemoryDataLayer, Net
 from latte.data import DataLoader
 from latte.errors import DataError, DeclarationError, TrainingError
-from latte.runtime.session import LossIsNaN
+from latte.runtime.not_finite import LossIsNaN
 from latte.solver import SGD
 from swirl.target import get_target, why_not
 from tests.nets.references import CLASSES, SHAPE, DigitsNet, random_data, reused, torch_module

@@ -37,7 +37,7 @@ from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, take_mark
 from swirl.transforms.rewrites.strips import plain_loop
 
 
-@command(assumes=Assumption("sums and their factors are finite"))
+@command(assumes=Assumption("sums and their factors are finite"), counts=True)
 def factor(
     program: Program, loop_var: LoopName, *, keep_differences: bool = False, nest: NestName | None = None
 ) -> Program:

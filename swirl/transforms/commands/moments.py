@@ -30,7 +30,7 @@ TOTAL = "sum of the data"
 """The name of the sum of the data while statements are followed; no program uses it."""
 
 
-@command(assumes=Assumption("the data are finite, and so are their squared differences"))
+@command(assumes=Assumption("the data are finite, and so are their squared differences"), counts=True)
 def moments(
     program: Program,
     loop_var: LoopName,

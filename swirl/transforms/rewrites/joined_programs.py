@@ -44,7 +44,8 @@ def join(name: str, parts: Sequence[Part], names: Mapping[str, str]) -> Program:
         for alias, targets in part.program.aliases.items():
             moved = tuple(part.loops.get(target, target) for target in targets)
             aliases[alias] = tuple(dict.fromkeys((*aliases.get(alias, ()), *moved)))
-    return Program(name, tuple(nests), buffers, aliases)
+    fixed = next((part.program.fixed for part in parts if part.program.fixed), "")
+    return Program(name, tuple(nests), buffers, aliases, fixed=fixed)
 
 
 def follow(first: Program, second: Program) -> Program:

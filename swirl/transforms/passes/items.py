@@ -1,0 +1,189 @@
+"""bound_items: loops over items end with the last one that exists."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from swirl.ir.affine import Affine, affine
+from swirl.ir.buffers import Buffer
+from swirl.ir.item_numbers import ITEMS, NotUniform, capacity
+from swirl.ir.items import ItemLoop, NestItems, least, program_items
+from swirl.ir.nest import Loop, Program, clones, constant, fresh, loop_of, make_nest
+from swirl.ir.validate import validate
+from swirl.transforms.command import COMMANDS
+from swirl.transforms.rewrites.sites import taken_names
+
+
+def bound_items(program: Program) -> Program:
+    """The program for any number of items up to those of a whole batch: the run-time scalar ``items`` says it.
+
+    rewrite:
+        for n in parallel(8):                    for n in parallel(min(8, items[0])):
+            for c in range(C):                       for c in range(C):
+                y[n, c] = x[n, c] * w[c]      →          y[n, c] = x[n, c] * w[c]
+        for b in range(2):                       for b in range(min(2, (items[0] + 3) // 4)):
+            for u in unrolled(4):                    for u in unrolled(4):
+                z[b * 4 + u] = x[b * 4 + u]              z[b * 4 + u] = x[b * 4 + u]
+
+    Which loops are over items follows from the subscripts of what has elements for each of them
+    (:mod:`swirl.ir.items`). A loop ends with the last item that exists, and so does a vector. Copies of an unrolled
+    loop are all computed, those of items that do not exist into elements that nothing reads; but where they add to a
+    sum over the batch, or have data as subscripts, each has a condition. Chunks of items stay those of a whole batch,
+    so what is computed of an item does not depend on how many there are. Where that cannot be shown the program stays
+    as it is, and says why (``Program.fixed``): it is right for whole batches alone.
+    """
+    if program.fixed:
+        return program
+    try:
+        items = capacity([program])
+        if items < 2:
+            return program
+        nests = program_items(program)
+        _check_counts(program, nests)
+        name = next((own for own, b in program.buffers.items() if b.name == ITEMS.name), None)
+        name = name or fresh("items", taken_names(program))
+        buffers: dict[str, Buffer] = {**program.buffers, name: ITEMS}
+        made = []
+        for nest in nests:
+            body = _Bounded(nest, name, items).block(nest.nest.body, ())
+            made.append(make_nest(nest.nest.label, body, buffers))
+    except NotUniform as error:
+        return replace(program, fixed=str(error))
+    used = {argument for nest in made for argument in nest.arguments}
+    kept = {key: buffer for key, buffer in buffers.items() if key in used or key in program.buffers}
+    # Iterations that are left out cannot race with others: the marks of the loops hold.
+    return validate(replace(program, nests=tuple(made), buffers=kept))
+
+
+def _check_counts(program: Program, nests: Sequence[NestItems]) -> None:
+    """Raises NotUniform where a command may have counted items for a constant, as of a mean."""
+    mixes = any(loop.mixing or loop.outside for nest in nests for loop in nest.loops.values())
+    applied = ((COMMANDS.get(text.split("(")[0]), text) for text in program.commands)
+    counting = next((text for command, text in applied if command is not None and command.counts), None)
+    if mixes and counting is not None:
+        raise NotUniform(f"{counting} has counted the items of a whole batch")
+
+
+class _Bounded:
+    """Statements with the bounds of their loops over items.
+
+    Args:
+        nest: that they are in.
+        name: of the number of items in it.
+        items: of a whole batch.
+    """
+
+    def __init__(self, nest: NestItems, name: str, items: int):
+        self.loops, self.items = nest.loops, items
+        self.number: ast.expr = ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
+
+    def block(self, body: Sequence[ast.stmt], outer: tuple[Loop, ...], sure: bool = False) -> list[ast.stmt]:
+        """Statements one after the other.
+
+        Args:
+            body: the statements.
+            outer: the loops around.
+            sure: whether each loop over items among them has an item that exists, if it has one place for them.
+        """
+        result: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, ast.If):
+                branches = (self.block(branch, outer, sure) for branch in (node.body, node.orelse))
+                result.append(ast.If(node.test, *branches))
+            elif isinstance(node, ast.For):
+                result.append(self.loop(node, outer, sure))
+            else:
+                result.append(node)
+        return result
+
+    def loop(self, node: ast.For, outer: tuple[Loop, ...], sure: bool) -> ast.stmt:
+        """A loop, with a bound if it is over items."""
+        head = loop_of(node)
+        known = self.loops.get(id(node))
+        if known is None:
+            return head.node(self.block(node.body, (*outer, head), sure))
+        limit = None if known.outside else self._limit(head, known, outer)
+        body = self.block(node.body, (*outer, head), limit is not None and len(known.items) == 1)
+        if limit is None:
+            if known.leaf and (head.kind != "unrolled" or known.mixing or known.looks_up):
+                (item,) = known.items.values()
+                body = [ast.If(self._exists(item.place, item.parts), body, [])]
+            return head.node(body)
+        if head.kind == "vector":
+            if sure and limit.divides(head, outer):
+                return head.node(body)
+            first = limit.around.add(Affine(constant=limit.low))
+            bounded = self._bounded(head, limit).node(body)
+            sure = sure or (not first.terms and 0 <= first.constant < limit.parts)
+            return bounded if sure else ast.If(self._exists(first, limit.parts), [bounded], [])
+        return self._bounded(head, limit).node(body)
+
+    def _exists(self, place: Affine, parts: int) -> ast.expr:
+        """Whether the item of a place is one of the batch."""
+        end = Affine({"items": parts}, 0, {"items": self.number}).to_expr()
+        return ast.Compare(place.to_expr(), [ast.Lt()], [end])
+
+    def _limit(self, head: Loop, known: ItemLoop, outer: tuple[Loop, ...]) -> _Limit | None:
+        """Which iterations have an item that exists; None where these are not the first ones."""
+        if head.kind == "unrolled" or head.step < 0:
+            return None
+        found: dict[str, _Limit] = {}
+        names = {loop.var for loop in outer}
+        for item in known.items.values():
+            place, factor = item.place, item.place.coefficient(head.var)
+            inner = [name for name in place.terms if name != head.var and name not in names]
+            rest = Affine({key: f for key, f in place.terms.items() if key != head.var}, place.constant, place.atoms)
+            parts = least(rest, known.ranges, inner)
+            if factor <= 0 or parts is None:
+                return None
+            low, around = parts[0] + parts[1].constant, Affine(parts[1].terms, 0, parts[1].atoms)
+            key = repr((sorted(around.terms.items()), item.parts))
+            before = found.get(key)
+            found[key] = _Limit(factor, low if before is None else min(low, before.low), around, item.parts)
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def _bounded(self, head: Loop, limit: _Limit) -> Loop:
+        """The loop over these iterations."""
+        whole = Affine(constant=self.items * limit.parts - limit.low).add(limit.around, -1)
+        own = list(head.stop.args) if _is_least(head.stop) else [head.stop]
+        if limit.factor == 1:  # what ends with the batch ends with the last item that exists, too
+            own = [part for part in own if not _equal(part, whole) or constant(part) is not None]
+        number = Affine({"items": limit.parts}, limit.factor - 1 - limit.low, {"items": self.number})
+        end = number.add(limit.around, -1).to_expr()
+        if limit.factor > 1:
+            end = ast.BinOp(end, ast.FloorDiv(), ast.Constant(limit.factor))
+        return replace(head, stop=ast.Call(ast.Name("min", ast.Load()), [*clones(own), end], []))
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """Iteration ``v`` of a loop has an item that exists if ``factor * v + low + around < items * parts``."""
+
+    factor: int
+    low: int
+    around: Affine
+    parts: int
+
+    def divides(self, head: Loop, outer: Sequence[Loop]) -> bool:
+        """Whether the loop is all of it inside of one item, as no other item begins in it."""
+        loops = {loop.var: loop for loop in outer}
+        extent = head.extent
+        if extent is None or self.factor != 1 or self.parts % extent or self.low % extent:
+            return False
+        for name, factor in self.around.terms.items():
+            start = constant(loops[name].start) if name in loops else None
+            if start is None or (factor * start) % extent or (factor * loops[name].step) % extent:
+                return False
+        return True
+
+
+def _is_least(node: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "min"
+
+
+def _equal(node: ast.expr, form: Affine) -> bool:
+    own = affine(node)
+    return own is not None and own.terms == form.terms and own.constant == form.constant
