@@ -14,7 +14,7 @@ import click
 from latte.explain.explanation import phases_of
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
-from latte.runtime.session import NotTuned
+from latte.runtime.report import NotTuned
 from swirl.errors import CommandError, LatteError
 
 RUNS = (

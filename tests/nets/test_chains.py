@@ -29,7 +29,7 @@ from latte.frontend.lowered import lower_layers
 from latte.neuron import Neuron
 from latte.planning.chains import chained_order, find_chains
 from latte.planning.plan import Untuned, make_plan
-from latte.runtime.session import NotTuned
+from latte.runtime.report import NotTuned
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
 from swirl.memo import Memos

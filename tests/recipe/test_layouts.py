@@ -22,7 +22,7 @@ from latte import (
     TanhLayer,
 )
 from latte.ensemble import Ensemble
-from latte.runtime.session import NotTuned
+from latte.runtime.report import NotTuned
 from latte.solver import SGD
 from swirl.errors import LayoutError
 from tests.lowered import lowered
