@@ -85,7 +85,7 @@ def check_known(of: object, classes: Collection[type], name: str) -> None:
     """
     if name in vars(of) or hasattr(type(of), name) or not all(map(_of_library, classes)):
         return
-    settable = {each for each in vars(of) if not each.startswith("_")} - OF_THE_NET
+    settable = {each for each in vars(of) if not each.startswith("_")} - OF_THE_NET - DECLARED
     for base in type(of).__mro__:
         settable |= {n for n, v in vars(base).items() if isinstance(v, Trainable) or getattr(v, "fset", None)}
     raise UnknownName(
