@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TypeVar
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.model.checks import is_integer
+from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.model.source_location import Located, user_location, user_stacklevel
 from latte.planning.plan import make_plan
@@ -40,7 +41,9 @@ def compile_graph(
     runner: Runner,
     *,
     seeded: frozenset[str] = frozenset(),
+    frozen: Frozen | None = None,
     shared: Executable | None = None,
+    variants: Sequence[Executable] = (),
     trains: bool = True,
     show_progress: bool = False,
 ) -> tuple[Executable, CompileReport]:
@@ -52,7 +55,9 @@ def compile_graph(
         target: what code is made for; it need not run here.
         runner: whose threads run the phases.
         seeded: names of inner ensembles whose gradient the user sets.
+        frozen: what does not train; by default what is frozen now.
         shared: another executable of the net, whose parameters and state are used.
+        variants: of the same batch size, of which only one runs at a time: what is laid out alike is shared.
         trains: whether it has all phases; otherwise inference alone.
         show_progress: whether to show progress bars.
 
@@ -62,12 +67,12 @@ def compile_graph(
     start, dump = perf_counter(), _dump_folder(graph, batch_size)
     with Memos() as memos, _progress_bars(show_progress) as (scheduling, compiling):
         lowered = lower_layers(graph, batch_size)
-        differentiated = differentiate(graph, lowered, seeded)
+        differentiated = differentiate(graph, lowered, seeded, frozen)
         plan = make_plan(graph, differentiated, target, memos, scheduling)
         planned = perf_counter() - start
         generated = _Timed(generate_kernels(plan, dump, None if trains else (INFERENCE,)))
         kernels = build_kernels(generated, target, compiling, dump)
-        executable = bind(graph, plan, batch_size, kernels, runner, shared, trains)
+        executable = bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
     built = (kernel.built for kernel in kernels)
     fixed = [FixedSize(k.unit.name, k.phase, k.program.fixed) for k in kernels if k.program.fixed and batch_size > 1]
     seconds, generating = perf_counter() - start, planned + generated.seconds

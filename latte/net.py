@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from latte.compiling import new_session, session_elsewhere
+from latte.compiling import new_session
+from latte.copied import Copied
 from latte.explain.explanation import Explanation, explain
 from latte.explain.summary import Summary, summary
 from latte.model.checks import of_an_instance
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import ActivationEnsemble
+from latte.model.frozen import freeze
 from latte.model.graph import Graph
 from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings, Setting
@@ -25,12 +26,11 @@ from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
 from latte.runtime.callbacks import History
 from latte.runtime.checkpoint import Resumable, load, save
-from latte.runtime.copying import Progress, go_on, progress
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
 from latte.runtime.gradient_check import GradientCheck, check_gradients
+from latte.runtime.incompatible import IncompatibleKeys
 from latte.runtime.measures import Measure
-from latte.runtime.pickling import restored, to_bytes
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
@@ -39,7 +39,7 @@ from latte.runtime.training import fit
 from swirl.errors import CommandError, TrainingError
 
 
-class Net:
+class Net(Copied):
     """A net for batches of ``batch_size`` items.
 
     Args:
@@ -60,36 +60,6 @@ class Net:
         self.nowait = False  # of the original; has no effect
         self._session: Session | None = None
         self._asked: tuple[str | None, int | None] = None, None  # target and threads
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Net:
-        """The same declaration, compiled as this one is, with what it has learned, its data and gradients."""
-        memo[id(self)] = made = type(self).__new__(type(self))
-        attributes, there = self._state(with_data=True)
-        made.__setstate__((copy.deepcopy(attributes, memo), there))
-        return made
-
-    def __reduce__(self) -> Any:
-        """The declaration, with the sources of what cannot be imported, and what the net has learned."""
-        return restored, (to_bytes((type(self), self._state(with_data=False))),)
-
-    def __copy__(self) -> Net:
-        raise TrainingError(
-            "two nets cannot share their layers", location=user_location(), way_out="copy.deepcopy(net)"
-        )
-
-    def _state(self, *, with_data: bool) -> tuple[dict[str, Any], Progress | None]:
-        attributes = {name: value for name, value in self.__dict__.items() if name != "_session"}
-        return attributes, None if self._session is None else progress(self._session, with_data=with_data)
-
-    def __setstate__(self, state: tuple[dict[str, Any], Progress | None]) -> None:
-        """Be a net with these attributes, compiled and trained as far as another one."""
-        attributes, there = state
-        self.__dict__.update(attributes, _session=None)
-        for ensemble in self.ensembles:
-            ensemble.accessor = Accessors(ensemble, lambda: self._session)
-        if there is not None:
-            self._session = session_elsewhere(self.graph, *self._asked)
-            go_on(self._session, there)
 
     def __repr__(self) -> str:
         return f"<Net batch_size={self.batch_size} ensembles={len(self.ensembles)}>"
@@ -192,6 +162,30 @@ class Net:
             DeclarationError: for a sink with neurons, ensembles of another net, a cycle, a name that does not fit.
         """
         return self.graph.connect_loss(source, sink, name)
+
+    def freeze(self, *layers: Ensemble | str) -> None:
+        """Let layers, or single parameters, not train: no gradients are computed for them, nor for what is before them
+        where nothing trains there, and solvers leave them alone, with weight decay and moments too.
+
+        A layer that is frozen as a whole and has running statistics (batch norm) uses them in training, as it does in
+        inference, and does not change them. A parameter that layers share is frozen with the first of them. Dropout
+        stays on. ``layer.trainable = False`` is the same for one layer. In a compiled net it counts from the next
+        ``forward``, ``test`` or ``set_batch`` on, which compiles the net again once for each choice.
+
+        Args:
+            layers: layers, their names, or patterns: ``net.freeze("conv*")``; with a dot, single parameters:
+                ``net.freeze("*.bias")``. ``"*"`` is for all.
+
+        Raises:
+            CommandError: there is no such layer or parameter. Nothing is changed then.
+        """
+        freeze(self.graph, layers, frozen=True)
+
+    def unfreeze(self, *layers: Ensemble | str) -> None:
+        """Let layers, with all their parameters, or single parameters train again, with the moments that a solver had
+        for them; arguments and errors as of :meth:`freeze`. After ``net.freeze("*")``, ``net.unfreeze("*.bias")`` lets
+        biases alone train."""
+        freeze(self.graph, layers, frozen=False)
 
     def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | PathLike[str] | None) -> None:
         """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
@@ -361,9 +355,12 @@ class Net:
         save(self.session, path, solver)
 
     @of_an_instance("declare the net that was saved, net.compile(), then net.load(path); pickle keeps whole nets")
-    def load(self, path: str | PathLike[str], solver: Resumable | None = None) -> None:
-        """Go on from a file that ``save`` has written; see :func:`latte.runtime.checkpoint.load`."""
-        load(self.session, path, solver)
+    def load(
+        self, path: str | PathLike[str], solver: Resumable | None = None, *, strict: bool = True
+    ) -> IncompatibleKeys:
+        """Go on from a file that ``save`` has written; ``strict=False`` takes what fits, and returns what does not; see
+        :func:`latte.runtime.checkpoint.load`."""
+        return load(self.session, path, solver, strict)
 
     def state_dict(
         self, names: Mapping[str, str] | None = None, like: Mapping[str, Any] | None = None
@@ -371,9 +368,12 @@ class Net:
         """Parameters and running statistics by name; see :func:`latte.runtime.state_dict.state_dict`."""
         return state_dict(self.session, names, like)
 
-    def load_state_dict(self, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
-        """Set them, from PyTorch's too; see :func:`latte.runtime.state_dict.load_state_dict`."""
-        load_state_dict(self.session, state, names)
+    def load_state_dict(
+        self, state: Mapping[str, Any], names: Mapping[str, str] | None = None, *, strict: bool = True
+    ) -> IncompatibleKeys:
+        """Set them, from PyTorch's too; ``strict=False`` takes what fits, and returns what does not; see
+        :func:`latte.runtime.state_dict.load_state_dict`."""
+        return load_state_dict(self.session, state, names, strict)
 
     # --- looking --------------------------------------------------------------------------------------------
     def summary(self) -> Summary:
@@ -382,6 +382,7 @@ class Net:
 
     def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
         """What the compiler did with an ensemble; see :func:`latte.explain.explanation.explain`."""
+        self.session.settle()
         return explain(self.executable, ensemble, phase)
 
     def check_gradients(

@@ -18,6 +18,9 @@ HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the t
 
 def update(s: Schedule, target: Target) -> None:
     width = target.simd_width
+    if "grad_weights" not in s.buffers("update"):  # the weights are frozen: a sum for each filter
+        s.default("update")
+        return
     leave_other_blocks(s, target, "update")
     if not s.blocks("grad_weights"):
         _plain_update(s, target)

@@ -127,7 +127,7 @@ class Schedule(_Answers):
         Raises:
             CommandError: there is no recipe for this kind, or it doesn't schedule this phase.
         """
-        asked = self._phase(phase)
+        asked = chosen_phase(self._own, phase, {})
         if not isinstance(kind, str):
             raise CommandError(f"a kind of layer is given by its name, not {kind!r}", location=caller())
         found = self._recipes(kind)
@@ -138,12 +138,13 @@ class Schedule(_Answers):
             raise CommandError(what, location=caller(), way_out=way_out)
         assert found is not None
         self.composed.append(found)
-        outer = self._building
-        self._building = Building(kind, phase, {phase: on} if on is not None else {})
-        try:
+        with self._building.on(phase, on, kind):
             function(self, self.target)
-        finally:
-            self._building = outer
+
+    def instead(self, recipe: Recipe, phase: str, on: str) -> None:
+        """Apply the function of a recipe for a phase to the nests of another one; errors as of :meth:`Recipe.apply`."""
+        with self._building.on(phase, on):
+            recipe.apply(self, [phase])
 
     def default(self, phase: str) -> None:
         """Apply the default schedule to a phase, after the commands that it has had.
@@ -163,6 +164,7 @@ class Schedule(_Answers):
     def copy(self) -> Schedule:
         """Another schedule after the same commands: those that are tried on it change nothing here."""
         other = copy(self)
+        other._building = copy(self._building)
         other.outcomes, other.trace, other.asked = list(self.outcomes), list(self.trace), list(self.asked)
         return other
 

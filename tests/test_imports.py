@@ -42,6 +42,7 @@ LATTE = (
     {"explain"},
     {"profiling"},
     {"compiling"},
+    {"copied"},
     {"net"},
     {"solver", "layers", "training", "data"},
     {"tools"},

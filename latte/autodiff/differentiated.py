@@ -12,7 +12,9 @@ from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.buffers import body_buffers
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
+from latte.model.frozen import Frozen, frozen_now
 from latte.model.graph import Graph
+from latte.model.neuron import FieldSpec
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import NotUniform
@@ -48,6 +50,10 @@ class Differentiated:
         lowered: its layers that compute something, by name.
         seeded: names of ensembles whose gradient the user sets although others read them.
         forced: whether gradients of data are wanted; by default the net's ``force_backward`` says it.
+        frozen: what does not train; by default what is frozen now.
+
+    Attributes:
+        changed: layers whose phases are not what they are where nothing is frozen.
     """
 
     def __init__(
@@ -56,10 +62,17 @@ class Differentiated:
         lowered: Mapping[str, LoweredLayer],
         seeded: frozenset[str] = frozenset(),
         forced: bool | None = None,
+        frozen: Frozen | None = None,
     ):
-        self._graph, self._lowered = graph, lowered
+        self._graph = graph
         self.seeded = seeded
-        self._wanted = _gradient_wanted(graph, graph.settings.force_backward if forced is None else forced)
+        self.frozen = frozen_now(graph) if frozen is None else frozen
+        of_data = graph.settings.force_backward if forced is None else forced
+        self._wanted = _gradient_wanted(graph, of_data, self.frozen)
+        self._lowered = {
+            name: layer.inferring() if name in self.frozen.inferring else layer for name, layer in lowered.items()
+        }
+        self.changed = _changed(graph, self.frozen, self._wanted, of_data)
         self._made: dict[tuple[str, tuple[str, ...]], LayerPrograms] = {}
 
     def programs(self, order: Sequence[Ensemble] | None = None) -> list[LayerPrograms]:
@@ -86,33 +99,43 @@ class Differentiated:
             return LayerPrograms(ensemble, {})
         inputs = _differentiated(ensemble, self._wanted)
         add_to = tuple(edge.name for edge in inputs if edge.source.name in started)
-        params = (spec for spec in ensemble.fields().values() if spec.role == "param")
+        params = [spec for spec in _parameters(ensemble) if spec.storage not in self.frozen.parameters]
         add_to += tuple(spec.name for spec in params if spec.gradient.storage in started)
         key = ensemble.name, add_to
         if key not in self._made:
-            self._made[key] = _programs(self._lowered[ensemble.name], [edge.name for edge in inputs], add_to)
+            layer, trained = self._lowered[ensemble.name], [spec.name for spec in params]
+            made = _programs(layer, [edge.name for edge in inputs], trained, add_to)
+            self._made[key] = replace(made, notes=(*made.notes, *_frozen_notes(ensemble, self.frozen)))
         return self._made[key]
 
 
 def differentiate(
-    graph: Graph, lowered: Mapping[str, LoweredLayer], seeded: frozenset[str] = frozenset()
+    graph: Graph,
+    lowered: Mapping[str, LoweredLayer],
+    seeded: frozenset[str] = frozenset(),
+    frozen: Frozen | None = None,
 ) -> Differentiated:
     """The backward and update phases of all layers; see :class:`Differentiated`."""
-    return Differentiated(graph, lowered, seeded)
+    return Differentiated(graph, lowered, seeded, frozen=frozen)
 
 
 def layer_programs(
-    graph: Graph, batch_size: int, order: Sequence[Ensemble] | None = None, *, forced: bool | None = None
+    graph: Graph,
+    batch_size: int,
+    order: Sequence[Ensemble] | None = None,
+    *,
+    forced: bool | None = None,
+    frozen: Frozen | None = None,
 ) -> list[LayerPrograms]:
     """The programs of all layers, lowered and differentiated; see :class:`Differentiated`."""
-    return Differentiated(graph, lower_layers(graph, batch_size), forced=forced).programs(order)
+    return Differentiated(graph, lower_layers(graph, batch_size), forced=forced, frozen=frozen).programs(order)
 
 
-def _gradient_wanted(graph: Graph, of_data: bool) -> set[str]:
-    """Names of the ensembles whose value depends on parameters (or ``of_data``: on data)."""
+def _gradient_wanted(graph: Graph, of_data: bool, frozen: Frozen) -> set[str]:
+    """Names of the ensembles whose value depends on parameters that train (or ``of_data``: on data)."""
     wanted: set[str] = set()
     for ensemble in graph.order():
-        has_parameters = any(spec.role == "param" for spec in ensemble.fields().values())
+        has_parameters = any(spec.storage not in frozen.parameters for spec in _parameters(ensemble))
         reads = any(edge.source.name in wanted for edge in ensemble.connections if not edge.is_label)
         numbers = isinstance(ensemble, DataEnsemble) and ensemble.dtype == "float32"
         forced = numbers and of_data
@@ -121,24 +144,52 @@ def _gradient_wanted(graph: Graph, of_data: bool) -> set[str]:
     return wanted
 
 
+def _parameters(ensemble: Ensemble) -> list[FieldSpec]:
+    return [spec for spec in ensemble.fields().values() if spec.role == "param"]
+
+
+def _changed(graph: Graph, frozen: Frozen, wanted: set[str], of_data: bool) -> frozenset[str]:
+    """The layers that freezing changes: one that is frozen, in part too, or whose sources need no gradient then."""
+    if not frozen:
+        return frozenset()
+    no_longer = _gradient_wanted(graph, of_data, Frozen()) - wanted
+    return frozenset(
+        ensemble.name
+        for ensemble in graph.ensembles
+        if ensemble.name in frozen.inferring
+        or any(spec.storage in frozen.parameters for spec in _parameters(ensemble))
+        or any(edge.source.name in no_longer for edge in ensemble.connections)
+    )
+
+
+def _frozen_notes(ensemble: Ensemble, frozen: Frozen) -> list[str]:
+    """What ``explain`` tells of a frozen layer."""
+    own = [spec.name for spec in _parameters(ensemble) if spec.storage in frozen.parameters]
+    notes = [f"frozen: {', '.join(own)}"] if own else []
+    return notes + ["frozen: training runs the inference body"] * (ensemble.name in frozen.inferring)
+
+
 def _differentiated(ensemble: Ensemble, wanted: set[str]) -> list[Connection]:
     """The connections through which a gradient flows back."""
     return [edge for edge in ensemble.connections if not edge.is_label and edge.source.name in wanted]
 
 
-def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]) -> LayerPrograms:
+def _programs(
+    layer: LoweredLayer, inputs: Sequence[str], params: Sequence[str], started: Sequence[str]
+) -> LayerPrograms:
     """The phases of a layer.
 
     Args:
         layer: lowered.
         inputs: its connections through which a gradient flows back.
+        params: its parameters that train.
         started: those of them, and of its parameters, whose gradient another layer has set.
     """
     ensemble, forward = layer.ensemble, layer.forward
     programs = {"inference": strip_stop_gradient(layer.inference).renamed(f"{ensemble.name}.inference")}
     # A source that is connected twice is lowered under its first name only.
     inputs = [name for name in inputs if name in forward.buffers]
-    params = [name for name, spec in ensemble.fields().items() if spec.role == "param" and name in forward.buffers]
+    params = [name for name in params if name in forward.buffers]
     add_to = [name for name in started if name in (*inputs, *params)]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
         programs["forward"] = _with_argmax(layer)
@@ -157,7 +208,8 @@ def _programs(layer: LoweredLayer, inputs: Sequence[str], started: Sequence[str]
     )
     programs["forward"] = strip_stop_gradient(derived.forward)
     backward = (written.get("backward") if inputs else None) or derived.backward
-    update = written.get("update") or derived.update
+    all_frozen = not params and any(_parameters(ensemble))
+    update = derived.update if all_frozen else written.get("update") or derived.update
     if backward is not None:
         programs["backward"] = backward
     if update is not None:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from latte.explain.showing import amount
 from latte.frontend.lowered import lower_layers
+from latte.model.frozen import frozen_now
 from latte.model.graph import Graph
 from latte.runtime.executable import Executable
 from swirl.ir.buffers import DTYPES
@@ -28,11 +29,12 @@ class LayerRow:
     Args:
         name, kind, shape: of the layer; the shape without the batch.
         sources: names of the layers that it reads.
-        parameters: number of elements that are trained, of all arrays of its own.
+        parameters: number of elements of its own parameters.
         memory: bytes of its values, gradients, parameters and other arrays, for a batch.
         operations: floating-point operations of forward, for a batch; of a fused multiply-add two.
         exact: whether it is exactly that number of operations, not at most that.
         shared: parameters of other layers that it reads (``conv1.weights``): they count in the rows of these.
+        frozen: number of elements of its own parameters that do not train.
     """
 
     name: str
@@ -44,11 +46,14 @@ class LayerRow:
     operations: int
     exact: bool
     shared: tuple[str, ...] = ()
+    frozen: int = 0
 
     @property
     def cells(self) -> tuple[str, ...]:
         """What a table shows of it."""
         parameters = [f"{self.parameters:,}"] if self.parameters else []
+        if self.frozen:
+            parameters[0] += " frozen" if self.frozen == self.parameters else f" ({self.frozen:,} frozen)"
         operations = f"{'' if self.exact else '≤ '}{amount(self.operations, 'flop')}" if self.operations else ""
         return (
             self.name,
@@ -84,8 +89,13 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        """Number of elements that are trained."""
+        """Number of elements of parameters."""
         return sum(row.parameters for row in self.layers)
+
+    @property
+    def frozen(self) -> int:
+        """Number of those that do not train."""
+        return sum(row.frozen for row in self.layers)
 
     @property
     def memory(self) -> int:
@@ -107,7 +117,7 @@ class Summary:
     def rows(self) -> list[tuple[str, ...]]:
         """The cells of all layers, and of all together."""
         exact = all(row.exact for row in self.layers)
-        total = LayerRow("all", "", (), (), self.parameters, self.memory, self.operations, exact)
+        total = LayerRow("all", "", (), (), self.parameters, self.memory, self.operations, exact, frozen=self.frozen)
         return [*(row.cells for row in self.layers), total.cells]
 
     def __str__(self) -> str:
@@ -134,7 +144,7 @@ class Summary:
 
     def to_json(self) -> str:
         """The same as a JSON object."""
-        sums = {"parameters": self.parameters, "memory": self.memory, "operations": self.operations}
+        sums = {name: getattr(self, name) for name in ("parameters", "frozen", "memory", "operations")}
         return json.dumps({**asdict(self), **sums}, indent=2)
 
 
@@ -148,20 +158,28 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
     Raises:
         BodyError, DeclarationError: a layer cannot be lowered.
     """
+    now = frozen_now(graph)
+    frozen = now.parameters
     batch_size = graph.settings.batch_size if executable is None else executable.items
-    works = {name: program_work(layer.forward) for name, layer in lower_layers(graph, batch_size).items()}
+    lowered = lower_layers(graph, batch_size)
+    works = {
+        name: program_work(layer.inference if name in now.inferring else layer.forward)
+        for name, layer in lowered.items()
+    }
     if executable is None:
         bytes_of = {
             spec.storage: prod(spec.shape) * DTYPES[spec.dtype](0).nbytes
             for ensemble in graph.ensembles
             for spec in ensemble.fields(batch_size).values()
         }
+        for spec in (spec for e in graph.ensembles for spec in e.fields().values() if spec.storage in frozen):
+            bytes_of.pop(spec.gradient.storage, None)
     else:
         bytes_of = {name: array.nbytes for name, array in executable.arrays.items()}
     rows = []
     for ensemble in graph.ensembles:
-        trained = [spec for spec in ensemble.fields(batch_size).values() if spec.role == "param"]
-        shared = [spec.storage for spec in trained if spec.storage.split(".")[0] != ensemble.name]
+        own = [spec for spec in ensemble.fields(batch_size).values() if spec.role == "param"]
+        shared = [spec.storage for spec in own if spec.storage.split(".")[0] != ensemble.name]
         work = works.get(ensemble.name)
         rows.append(
             LayerRow(
@@ -169,11 +187,12 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
                 ensemble.kind,
                 ensemble.shape,
                 tuple(dict.fromkeys(edge.source.name for edge in ensemble.connections)),
-                sum(prod(spec.shape) for spec in trained if spec.storage not in shared),
+                sum(prod(spec.shape) for spec in own if spec.storage not in shared),
                 sum(size for name, size in bytes_of.items() if name.split(".")[0] == ensemble.name),
                 work.operations if work is not None else 0,
                 work is None or work.exact,
                 tuple(shared),
+                sum(prod(spec.shape) for spec in own if spec.storage in frozen.difference(shared)),
             )
         )
     return Summary(

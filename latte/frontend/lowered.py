@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latte.frontend.lower import lower
 from latte.frontend.operands import stored_operands
@@ -24,12 +24,18 @@ class LoweredLayer:
         batch_size: items in a batch.
         forward: in training.
         inference: ``forward`` where ``self.training`` is False.
+        instead_of: where training runs the inference body: what forward is otherwise.
     """
 
     ensemble: Ensemble
     batch_size: int
     forward: Program
     inference: Program
+    instead_of: Program | None = None
+
+    def inferring(self) -> LoweredLayer:
+        """The layer where training runs the inference body, too."""
+        return replace(self, forward=self.inference, instead_of=self.forward)
 
     @property
     def arrays(self) -> set[str]:
@@ -37,14 +43,19 @@ class LoweredLayer:
         return {*body_buffers(self.ensemble, self.batch_size), *self.forward.buffers, *self.inference.buffers}
 
     def written(self, phase: str) -> Program | None:
-        """``backward`` or ``update`` as the user wrote it; None where it is derived.
+        """``backward`` or ``update`` as the user wrote it; None where it is derived: also where it belongs to another
+        body than the one that runs, and does not ask for ``self.training``.
 
         Raises:
             BodyError: with the line of the body.
         """
         if not self.ensemble.has_phase(phase):
             return None
-        return lower(self.ensemble, phase, batch_size=self.batch_size)
+        of_training = lower(self.ensemble, phase, batch_size=self.batch_size)
+        if self.instead_of is None or self.instead_of.text == self.forward.text:
+            return of_training
+        of_inference = lower(self.ensemble, phase, batch_size=self.batch_size, training=False)
+        return None if of_inference.text == of_training.text else of_inference
 
 
 def lower_layers(graph: Graph, batch_size: int) -> dict[str, LoweredLayer]:

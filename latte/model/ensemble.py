@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from latte.model import checks, instances
-from latte.model.attributes import DECLARED, check_settable
+from latte.model.attributes import DECLARED, Trainable, check_known, check_settable
 from latte.model.body import Body
 from latte.model.commands import INFOS, asked, recorded
 from latte.model.mapping import Window
@@ -102,6 +102,8 @@ class Ensemble:
     kind: str = ""
     training: bool
     """In a body: whether this is the training phase (a constant when compiled)."""
+    trainable = Trainable()
+    """Whether the layer trains; may be set at any time. See :meth:`latte.net.Net.freeze`."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class Ensemble:
         self.phase_methods = PhaseMethods(type(self), self.neuron_class)
         if self.has_body:
             self.phase_methods.check(Ensemble, self.location)
-        self.kind = checks.check_kind(kind or self.kind or _kind_of(type(self), self.neuron_class), self.location)
+        self.kind = checks.check_kind(kind or self.kind or instances.kind_of(type(self), self.neuron_class), self.location)
         self.name = checks.check_ensemble_name(name, self.location)
         self.dims, self.batch_dim = checks.check_dims(dims, self.shape, RESERVED, self.location)
         self.connections: list[Connection] = []
@@ -194,11 +196,13 @@ class Ensemble:
         return sorted({*super().__dir__(), *COMMANDS, *INFOS, *accessors})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets attributes as usual, but not those with a field's name, nor, of a compiled net, what its code has."""
+        """Sets attributes as usual, but not those with a field's name, nor, of a compiled net, what its code has; of a
+        layer of the library, those that it has."""
         if (settings := self.__dict__.get("settings")) is not None:
             fields = () if name in self.__dict__ else self.fields()
             compiled = {each: self.__dict__[each] for each in DECLARED} | self.phase_methods.numbers
             check_settable(self, name, value, fields, compiled if settings.compiled else {})
+            check_known(self, (type(self), self.neuron_class), name)
         super().__setattr__(name, value)
 
     # --- commands -------------------------------------------------------------------------------------------
@@ -393,8 +397,3 @@ class Ensemble:
             raise self.no_field(name, specs)
         stream = declared.stream if isinstance(declared, Shared) else (self.position, list(specs).index(name))
         return specs[name].initial(np.random.default_rng([self._known.seed, *stream]))
-
-
-def _kind_of(ensemble_class: type, neuron_class: type[Neuron]) -> str:
-    generic = vars(ensemble_class).get("generic", False)
-    return instances.kind_of(neuron_class if generic else ensemble_class)

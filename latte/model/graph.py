@@ -140,6 +140,13 @@ class Graph:
                 location=location,
                 way_out="use letters, digits and underscores",
             )
+        if type(ensemble).trainable is not Ensemble.trainable:
+            raise DeclarationError(
+                f"{type(ensemble).__name__}.trainable is a class attribute: nothing could freeze its layers",
+                location=location,
+                way_out="self.trainable = False in __init__, or layer.trainable = False",
+            )
+        trains = ensemble.trainable  # set before it was in a net
         ensemble.settings, ensemble.position, before = self.settings, len(self.ensembles), ensemble.name
         ensemble.name = name
         try:
@@ -149,6 +156,7 @@ class Graph:
             raise
         self._counts[ensemble.kind] = count
         self.ensembles.append(ensemble)
+        ensemble.trainable = trains
         return ensemble
 
     @contextmanager
@@ -156,7 +164,7 @@ class Graph:
         """What is declared inside is taken back if a part of it is refused: for layers of several ensembles."""
         ensembles, connections = len(self.ensembles), len(self.connections)
         counts, in_place = self._counts.copy(), dict(self._in_place)
-        padding = [ensemble.asked_padding for ensemble in self.ensembles]
+        padding, freezing = [ensemble.asked_padding for ensemble in self.ensembles], self.settings.freezing
         try:
             yield
         except BaseException:
@@ -167,7 +175,7 @@ class Graph:
             del self.connections[connections:], self.ensembles[ensembles:]
             for ensemble, asked in zip(self.ensembles, padding, strict=True):
                 ensemble.asked_padding = asked
-            self._counts, self._in_place = counts, in_place
+            self._counts, self._in_place, self.settings.freezing = counts, in_place, freezing
             raise
 
     def _free_name(self, ensemble: Ensemble) -> tuple[str, int]:

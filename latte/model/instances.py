@@ -128,8 +128,10 @@ def neuron_class(neurons: object, layer: str, alone: bool, location: str | None)
     return found
 
 
-def kind_of(owner: type) -> str:
-    """The kind of a layer by the name of its class, or of its neurons: ``BatchNormEnsemble`` → ``batch_norm``."""
+def kind_of(ensemble_class: type, neurons: type[Neuron]) -> str:
+    """The kind of a layer by the name of its class, or, of a class for any neurons, of theirs: ``BatchNormEnsemble`` →
+    ``batch_norm``."""
+    owner = neurons if vars(ensemble_class).get("generic", False) else ensemble_class
     name = re.sub(r"(Ensemble|Neuron|Layer)$", "", owner.__name__) or owner.__name__
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from latte.model.checks import is_flag, is_size, size_limit
+from latte.model.freezing import Freezing
 from latte.model.source_location import user_location
 from swirl.config import compatibility
 from swirl.errors import CommandError, DeclarationError
@@ -26,6 +27,7 @@ class NetSettings:
         keeps_all: whether every layer's value and gradient can be read.
         force_backward: whether gradients of data are computed.
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
+        freezing: what does not train.
         origin: what a net and its copies have in common, and no other net has.
         compiled: whether the declaration is complete: it can no longer be changed.
     """
@@ -36,6 +38,7 @@ class NetSettings:
     force_backward: bool = False
     compat: bool = False
     compiled: bool = False
+    freezing: Freezing = field(default_factory=Freezing)
     origin: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod

@@ -10,11 +10,13 @@ from os import PathLike
 from pathlib import Path
 from types import NoneType
 
+from latte.autodiff.differentiated import Differentiated
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
 from latte.planning.default_chains import default_chain
+from latte.planning.frozen_recipes import as_frozen
 from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_keys, chain_name, choice_for, has_none
 from swirl.config import settings
 from swirl.errors import CommandError, nearest
@@ -58,6 +60,7 @@ def find_chains(
     seeded: frozenset[str] = frozenset(),
     left: Mapping[tuple[str, str], str] | None = None,
     read: Reader = read_recipe,
+    frozen: Differentiated | None = None,
 ) -> Chains:
     """The chains of a net. If several fit in a phase, the longest is taken; among equals, the one that starts first.
     None where ``LATTE_SCHEDULE=0``.
@@ -67,6 +70,7 @@ def find_chains(
         seeded: names of ensembles whose gradient the user sets.
         left: name of a chain and phase → why its recipe leaves that phase apart.
         read: reads a recipe's file.
+        frozen: the programs of the net, where something is frozen.
 
     Raises:
         RecipeError: a recipe file cannot be read, or declares another chain than its name.
@@ -79,7 +83,8 @@ def find_chains(
     decided: set[str] = set()
     left = left or {}
     for members, file in _candidates(graph, left, read):
-        name, joined = chain_name(members), joined_phases(file.recipe)
+        recipe = as_frozen(file.recipe, members, frozen)
+        name, joined = chain_name(members), joined_phases(recipe)
         if name in decided:  # by a file; phases that it does not name, or leaves, stay apart
             continue
         if (unused := _unused(graph, members, file)) is not None:  # as if there were no file
@@ -98,9 +103,9 @@ def find_chains(
             for member in members:
                 note = f"{phase} is not compiled as {name}: {told}"
                 notes.setdefault(member.name, []).append(note)
-        free &= joined_phases(file.recipe, why)
+        free &= joined_phases(recipe, why)
         if free:
-            found.append(Chain(members, file.recipe, frozenset(free)))
+            found.append(Chain(members, recipe, frozenset(free)))
             taken |= {(phase, member.name) for phase in free for member in members}
     return Chains(tuple(found), {ensemble: tuple(reasons) for ensemble, reasons in notes.items()})
 

@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from latte.autodiff.differentiated import Differentiated, LayerPrograms
+from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.planning.chains import Chains, chained_order, find_chains
 from latte.planning.recipes import Reader, member_recipe, short_name
@@ -179,6 +180,7 @@ class Plan:
         scheduled: the units, in order of execution.
         state: layouts and regions after all of them.
         untuned: phases that a layer's recipe has left to the default schedule.
+        frozen: what does not train.
     """
 
     target: Target
@@ -187,6 +189,7 @@ class Plan:
     scheduled: Sequence[ScheduledUnit]
     state: PlanState
     untuned: Sequence[Untuned] = ()
+    frozen: Frozen = field(default_factory=Frozen)
 
     @property
     def layouts(self) -> Mapping[str, Layout]:
@@ -236,9 +239,9 @@ def make_plan(
     progress = Progress(graph, target, read)
 
     def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
-        chains = find_chains(graph, differentiated.seeded, left, read)
+        chains = find_chains(graph, differentiated.seeded, left, read, differentiated)
         programs = differentiated.programs(chained_order(graph, chains.found))
-        units = net_units(graph, programs, chains, read, left)
+        units = net_units(graph, programs, chains, read, left, differentiated)
         scheduled = progress.through(units, memos, _but_for_recording, on_stage)
         untuned = [
             Untuned(unit.name, phase, short_name(unit.recipe.path), left[unit.name, phase])
@@ -246,7 +249,7 @@ def make_plan(
             for phase in unit.parts
             if unit.recipe is not None and unit.recipe.path is not None and (unit.name, phase) in left
         ]
-        return Plan(target, chains, programs, scheduled, progress.state, untuned)
+        return Plan(target, chains, programs, scheduled, progress.state, untuned, differentiated.frozen)
 
     return until_settled(attempt)
 

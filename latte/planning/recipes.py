@@ -9,10 +9,12 @@ from enum import IntEnum
 from importlib import resources
 from pathlib import Path
 
+from latte.autodiff.differentiated import Differentiated
 from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.planning.defaults.schedule import FOR_RECIPES, with_defaults
+from latte.planning.frozen_recipes import as_frozen
 from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.ir.spelling import normalised
@@ -34,13 +36,24 @@ class Choice(IntEnum):
 
 
 def recipe_of(
-    graph: Graph, ensemble: Ensemble, read: Reader = read_recipe, left: Collection[str] = ()
+    graph: Graph,
+    ensemble: Ensemble,
+    read: Reader = read_recipe,
+    left: Collection[str] = (),
+    frozen: Differentiated | None = None,
 ) -> Recipe | None:
     """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
 
     In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
     ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. Commands recorded on the ensemble
     replace it phase by phase. None where ``LATTE_SCHEDULE=0``: the layer runs as it is lowered.
+
+    Args:
+        graph: of the net.
+        ensemble: in it.
+        read: reads a recipe's file.
+        left: phases that the recipe has left.
+        frozen: the programs of the net, where something is frozen.
 
     Raises:
         RecipeError: the file cannot be read or is not a recipe.
@@ -51,7 +64,7 @@ def recipe_of(
     recipe = _for_one(path, read) if path is not None else None
     if ensemble.commands:
         recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
-    return with_defaults(recipe, left)
+    return with_defaults(None if recipe is None else as_frozen(recipe, [ensemble], frozen), left)
 
 
 def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from latte.autodiff.differentiated import LayerPrograms
+from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.model.checks import PHASES
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
@@ -73,6 +73,7 @@ def net_units(
     chains: Chains,
     read: Reader = read_recipe,
     left: Collection[tuple[str, str]] = (),
+    frozen: Differentiated | None = None,
 ) -> list[Unit]:
     """The programs of a net as they are compiled together, in the order in which they run forwards.
 
@@ -82,6 +83,7 @@ def net_units(
         chains: of the net.
         read: reads a recipe's file.
         left: layers and those of their phases that their recipes have left to the default schedule.
+        frozen: the programs of the net, where something is frozen.
 
     Raises:
         RecipeError: a recipe file cannot be read.
@@ -98,7 +100,7 @@ def net_units(
 
     def alone(name: str) -> Unit:
         item = rest[name]
-        recipe = recipe_of(graph, item.ensemble, read, {phase for layer, phase in left if layer == name})
+        recipe = recipe_of(graph, item.ensemble, read, {phase for layer, phase in left if layer == name}, frozen)
         return _alone(item, by_name[name], recipe, first_users)
 
     for item in programs:

@@ -75,6 +75,7 @@ def profile(session: Session, repeat: int = 10) -> Profile:
             location=user_location(),
             way_out="call net.set_batch(…) first",
         )
+    session.settle()
     executable = session.executable
     phases = [compiled for name in TRAINING for compiled in executable.order[name]]
     nests = loop_nests(phases, executable.plan.target)

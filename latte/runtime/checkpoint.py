@@ -11,10 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from latte.model.checks import check_flags, takes
+from latte.model.freezing import Freezing
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint_format import Damaged, generator_of, read, written
 from latte.runtime.data import check_fields
 from latte.runtime.files import NotAFile, write_whole
+from latte.runtime.incompatible import IncompatibleKeys, incompatible
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
@@ -22,6 +25,8 @@ from swirl.errors import about as prefixed
 
 LEARNED = ("param", "state")
 """Roles of the buffers that are in a file: parameters, and what layers keep from batch to batch."""
+OPTIONAL = frozenset(("layers", "skipped"))
+"""Settings of a solver that files of older versions do not have."""
 SOLVER = "solver:"
 """Before the names of a solver's arrays: no layer has such a name."""
 
@@ -48,8 +53,9 @@ class Resumable(Protocol):
     def state(self) -> SolverState:
         """Its state now, as copies."""
 
-    def load_state(self, state: SolverState) -> None:
-        """Go on from a state that :meth:`state` could have returned: same kind, names, shapes."""
+    def load_state(self, state: SolverState) -> Any:
+        """Go on from a state of a solver of the same kind. DataError where it is not for the parameters of this net;
+        nothing is changed then."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Checkpoint:
 
     Args:
         tensors: storage (``conv1.weights``) → values; those of a solver begin with ``solver:``.
-        about: ``seed``, ``step``, ``shuffling`` and ``solver``, as JSON has them.
+        about: ``seed``, ``step``, ``shuffling``, ``frozen`` and ``solver``, as JSON has them.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -88,6 +94,7 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
         "step": int(executable.arrays["net.step"][0]) if "net.step" in executable.arrays else 0,
         "shuffling": None if shuffling is None else shuffling.bit_generator.state,
         "loss_weights": {loss.name: loss.loss_weight for loss in session.graph.losses()},
+        "frozen": session.graph.settings.freezing.saved(),
         "solver": None,
     }
     if solver is not None:
@@ -98,46 +105,109 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
 
 
 @one_at_a_time
-def load(session: Session, path: str | os.PathLike[str], solver: Resumable | None = None) -> None:
+def load(
+    session: Session, path: str | os.PathLike[str], solver: Resumable | None = None, strict: bool = True
+) -> IncompatibleKeys:
     """Set a net, and a solver, to what a file has. The gradients count as cleared afterwards.
 
     Args:
         session: of a compiled net with the same layers: names, shapes and types of parameters are compared.
         path: of a file that :func:`save` has written.
         solver: of the same kind as the one that was saved; without it, the file's one is left out.
+        strict: whether the file must be of a net that is declared alike. It is gone on from there then: with its seed
+            and random numbers, its weights of losses, and what was frozen; freeze layers afterwards to change that.
+            Otherwise those parameters and statistics are taken whose names, shapes and types fit, and of the solver
+            what is kept for such parameters; the rest of the net is as it was, what is frozen too.
+
+    Returns:
+        what was left out: nothing if ``strict``.
 
     Raises:
         DataError: there is no such file, it is damaged or of something else, or does not fit: the message names the
             tensor. Net and solver are as they were then.
     """
-    found = read_file(path)
-    shuffling, weights = _generator(found.about["shuffling"]), found.about.get("loss_weights", {})  # later than others
+    check_flags(DataError, strict=strict)
+    found, name_of_file = read_file(path), os.fspath(path)
+    shuffling, freezing = _generator(found.about["shuffling"]), _freezing(found.about, name_of_file)
     own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
-    check_alike(own, learned(session), os.fspath(path), "the net")
+    here = learned(session)
+    if strict:
+        check_alike(own, here, name_of_file, "the net")
+    left = incompatible(own, here)
+    unlike = {name for name, *_ in left.mismatched_keys}
+    own = {name: values for name, values in own.items() if name in here and name not in unlike}
     check_fields(session.graph, own)
     if solver is not None:
-        state = _solver_state(found, path)
-        mine = _resumable(solver, session).state()
-        if (state.kind, state.settings.keys()) != (mine.kind, mine.settings.keys()):
-            raise DataError(
-                f"{os.fspath(path)} has the state of a solver {state.kind}, not of {mine.kind}",
-                location=user_location(),
-                way_out="load without a solver, or with one of that kind",
-            )
-        check_alike(state.arrays, mine.arrays, os.fspath(path), "the solver")
-        with prefixed(os.fspath(path)):
-            solver.load_state(state)
-    executable = session.whole
+        left = left.with_others(_load_solver(_resumable(solver, session), found, path, strict))
     for name, values in own.items():
-        executable.write(name, values)
+        session.whole.write(name, values)
+    if strict:
+        _go_on(session, found.about)
+        session.shuffling = shuffling
+        if freezing is not None:
+            session.graph.settings.freezing = freezing
+    session.forget_runs()
+    return left
+
+
+def _load_solver(solver: Resumable, found: Checkpoint, path: str | os.PathLike[str], strict: bool) -> IncompatibleKeys:
+    """Set a solver to what a file has; what was left out.
+
+    Raises:
+        DataError: it does not fit. It is as it was then.
+    """
+    state, mine = _solver_state(found, path), solver.state()
+    if state.kind != mine.kind or state.settings.keys() - OPTIONAL != mine.settings.keys() - OPTIONAL:
+        raise DataError(
+            f"{os.fspath(path)} has the state of a solver {state.kind}, not of {mine.kind}",
+            location=user_location(),
+            way_out="load without a solver, or with one of that kind",
+        )
+    name_of_file = os.fspath(path)
+    if strict:
+        check_alike(state.arrays, mine.arrays, name_of_file, "the solver")
+        with prefixed(name_of_file):
+            solver.load_state(state)
+        return incompatible({}, {})
+    if not takes(solver.load_state, 1, "strict"):
+        raise DataError(
+            f"strict=False: {type(solver).__name__}.load_state does not take strict=",
+            location=user_location(),
+            way_out="load without a solver",
+        )
+    with prefixed(name_of_file):
+        left = solver.load_state(state, strict=False)  # type: ignore[call-arg]
+    return IncompatibleKeys(
+        [f"{SOLVER}{name}" for name in left.missing_keys],
+        [f"{SOLVER}{name}" for name in left.unexpected_keys],
+        [(f"{SOLVER}{name}", theirs, ours) for name, theirs, ours in left.mismatched_keys],
+    )
+
+
+def _go_on(session: Session, about: Mapping[str, Any]) -> None:
+    """Set the weights of losses, the seed and the step to what a file has."""
+    weights, arrays = about.get("loss_weights", {}), session.whole.arrays  # weights are later than others
     for loss in session.graph.losses():
         loss.loss_weight = weights.get(loss.name, loss.loss_weight)
-    session.graph.settings.seed = int(found.about["seed"])
-    for name, number in (("net.seed", found.about["seed"]), ("net.step", found.about["step"])):
-        if name in executable.arrays:
-            executable.arrays[name][0] = number
-    session.shuffling = shuffling
-    session.forget_runs()
+    session.graph.settings.seed = int(about["seed"])
+    for name, number in (("net.seed", about["seed"]), ("net.step", about["step"])):
+        if name in arrays:
+            arrays[name][0] = number
+
+
+def _freezing(about: Mapping[str, Any], path: str) -> Freezing | None:
+    """What was frozen; None in a file of an older version.
+
+    Raises:
+        DataError: it is something else.
+    """
+    saved = about.get("frozen")
+    if saved is None:
+        return None
+    lists = saved.values() if isinstance(saved, dict) else [None]
+    if not all(isinstance(names, list) and set(map(type, names)) <= {str} for names in lists):
+        raise DataError(f"{path} says that {saved!r} is frozen, not names", location=user_location())
+    return Freezing.restored(saved)
 
 
 def learned(session: Session) -> dict[str, np.ndarray]:

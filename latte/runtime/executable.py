@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
+from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.plan import Plan
 from latte.runtime.data import converted
 from latte.runtime.kernels import CompiledPhase
-from latte.runtime.report import CompileReport
-from latte.runtime.views import BlockedViews
+from latte.runtime.views import Views
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.item_numbers import value_of
@@ -44,7 +43,7 @@ class Executable:
         trains: whether it has all phases; otherwise the kernels of inference alone.
         has_run: those of them that have run on the current batch.
         missing: storage that has been fused away in the phases that ran last.
-        views: what users hold of blocked storage.
+        views: what users hold of storage.
         loss_weights: by the losses' names, as they were last written to their gradients.
         items: those of the current batch, at most ``batch_size``.
     """
@@ -60,7 +59,7 @@ class Executable:
     trains: bool = True
     has_run: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
-    views: BlockedViews = field(default_factory=BlockedViews)
+    views: Views = field(default_factory=Views)
     loss_weights: dict[str, float] = field(default_factory=dict)
     items: int = 0
 
@@ -112,6 +111,11 @@ class Executable:
                 away = (away - step.storage) | step.fused_away
             found[phase] = touched, away
         return found
+
+    @cached_property
+    def learned_memory(self) -> tuple[int, ...]:
+        """Equal for executables whose parameters, and gradients of parameters, are the same memory."""
+        return tuple(id(self.arrays[n]) for n, b in self.buffers.items() if b.role in ("param", "param_grad"))
 
     def run_timed(self, phase: str) -> list[tuple[str, str, float]]:
         """Run a phase; (ensemble, phase, seconds) of every kernel."""
@@ -168,7 +172,7 @@ class Executable:
 
     def view(self, storage: str) -> np.ndarray:
         """The storage itself, without its halo and with the logical order of dimensions; or an array that stands for
-        it, if it is blocked: see :class:`latte.runtime.views.BlockedViews`.
+        it, if it is blocked: see :class:`latte.runtime.views.Views`.
 
         Raises:
             DataError: some phase has fused the buffer away, so that its storage would be out of date then.
@@ -176,8 +180,7 @@ class Executable:
         buffer = self.buffer(storage)
         if any(storage in step.fused_away for step in self.compiled):
             raise self._fused_away(storage)
-        view = buffer.layout.view(self.arrays[storage], buffer.shape)
-        return self.views.view(self.arrays[storage], buffer) if view is None else view
+        return self.views.view(self.arrays[storage], buffer)
 
     def shown(self) -> dict[str, np.ndarray]:
         """All memory by storage. Integers, which kernels may use as subscripts without a check, are read-only."""
@@ -201,12 +204,25 @@ class Executable:
             way_out, of = None, "value" if field == "grad" else field.removeprefix("grad_")
             if field == "grad" and owner.fields()["value"].dtype != "float32":
                 way_out = f"{owner.fields()['value'].dtype} has no gradient: float32 has"
+            elif frozen := self._frozen_of(owner, of):
+                way_out = f"frozen: {', '.join(frozen)}; net.unfreeze(…) counts from the next forward on"
             elif field == "grad" and not wanted:
                 way_out = "net.force_backward = True before compile() asks for the gradients of data"
             elif field.startswith("grad_") and of in owner.fields() or field == "grad" and self.graph.readers(owner):
                 way_out = f"nothing with a gradient is computed from {name}.{of}: the loss does not change with it"
             raise DataError(f"nothing in this net computes {storage}", location=user_location(), way_out=way_out)
         return self.buffers[storage]
+
+    def _frozen_of(self, owner: Ensemble, field: str) -> list[str]:
+        """The frozen parameters that leave a field of a layer without a gradient: itself, or those that its value
+        depends on."""
+        names = [f"{owner.name}.{field}"]
+        if field == "value":
+            layers = [owner]
+            for layer in layers:
+                layers += [edge.source for edge in layer.connections if edge.source not in layers]
+            names = [spec.storage for layer in layers for spec in layer.fields().values()]
+        return [name for name in dict.fromkeys(names) if name in self.plan.frozen.parameters]
 
     def is_fused_away(self, storage: str) -> bool:
         """Whether some phase computes it only inside of a chain's loops."""
@@ -223,14 +239,6 @@ class Executable:
         )
 
 
-class Compile(Protocol):
-    """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
-
-    def __call__(
-        self, batch_size: int, *, seeded: frozenset[str], shared: Executable | None, trains: bool
-    ) -> tuple[Executable, CompileReport]: ...
-
-
 def bind(
     graph: Graph,
     plan: Plan,
@@ -238,6 +246,7 @@ def bind(
     compiled: list[CompiledPhase],
     runner: Runner,
     shared: Executable | None = None,
+    variants: Sequence[Executable] = (),
     trains: bool = True,
 ) -> Executable:
     """A net for one batch size with its buffers, ready to run.
@@ -249,20 +258,22 @@ def bind(
         compiled: its kernels.
         runner: whose threads run the phases.
         shared: another executable of the same net, whose parameters and state are used.
+        variants: of the same batch size, of which only one runs at a time: all memory that is laid out alike is shared,
+            and :func:`latte.runtime.variants.go_over` carries the rest over.
         trains: whether these are the kernels of all phases.
 
     Raises:
         TrainingError: parameters would have another layout than those of ``shared``.
     """
     buffers = _buffers(graph, batch_size, compiled, plan.layouts)
-    arrays = _arrays(buffers, shared, runner)
+    arrays = _arrays(buffers, shared, variants, runner)
     order = execution_order(compiled)
     phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
     made = Executable(graph, plan, batch_size, buffers, arrays, compiled, phases, order, trains)
     made.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
     if shared is not None:
         made.views = shared.views
-    _initialise(made, shared is None)
+    _initialise(made, shared is None and not variants)
     return made
 
 
@@ -326,8 +337,14 @@ def _logical(item: CompiledPhase) -> Iterable[Buffer]:
     return found.values()
 
 
-def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Runner) -> dict[str, np.ndarray]:
+def _arrays(
+    buffers: Mapping[str, Buffer], shared: Executable | None, variants: Sequence[Executable], runner: Runner
+) -> dict[str, np.ndarray]:
     reused = {}
+    for name, buffer in buffers.items():
+        alike = (each for each in variants if name in each.arrays and _same_memory(each.buffers[name], buffer))
+        if (donor := next(alike, None)) is not None:
+            reused[name] = donor.arrays[name]
     if shared is not None:
         for name, buffer in buffers.items():
             if buffer.role in SHARED_ROLES and not buffer.formula and name in shared.arrays:
@@ -341,6 +358,10 @@ def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Ru
     return {**allocate(new, runner), **reused}
 
 
+def _same_memory(one: Buffer, other: Buffer) -> bool:
+    return (one.layout, one.shape, one.dtype) == (other.layout, other.shape, other.dtype)
+
+
 def _initialise(executable: Executable, everything: bool) -> None:
     """Parameters, state and constants from their initialisers, the gradients of losses from their weights."""
     for ensemble in executable.graph.ensembles if everything else ():
@@ -348,7 +369,7 @@ def _initialise(executable: Executable, everything: bool) -> None:
             if spec.role in ("param", "state", "constant") and spec.owner == ensemble.name:
                 executable.write(spec.storage, ensemble.initial(name))
     write_loss_weights(executable)
-    if everything and "net.seed" in executable.arrays:
+    if "net.seed" in executable.arrays:
         executable.arrays["net.seed"][0] = executable.graph.settings.seed
 
 

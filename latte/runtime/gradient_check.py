@@ -16,6 +16,7 @@ from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.checks import is_integer
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, in_python
+from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
@@ -142,11 +143,11 @@ def check_gradients(
 
 
 def _programs(graph: Graph, batch_size: int) -> list[LayerPrograms]:
-    """With gradients of data, too, where they exist."""
+    """With gradients of data, too, where they exist, and of what is frozen."""
     try:
-        return layer_programs(graph, batch_size, forced=True)
+        return layer_programs(graph, batch_size, forced=True, frozen=Frozen())
     except DerivativeError:
-        return layer_programs(graph, batch_size)
+        return layer_programs(graph, batch_size, frozen=Frozen())
 
 
 class _Check:

@@ -88,7 +88,7 @@ class SeedGradients:
 
     def given(self, executable: Executable) -> Given:
         """What was given until now, views of ``executable`` included."""
-        viewed = {name: executable.read(f"{name}.grad") for name in self._viewed}
+        viewed = {n: executable.read(f"{n}.grad") for n in self._viewed if _needed(executable, n) is not None}
         return Given(dict(self._inner), {**self._tops, **viewed}, frozenset(self._compiled_for), self._cleared)
 
     def follow(self, given: Given) -> None:
@@ -117,9 +117,9 @@ class SeedGradients:
         return name in self._tops
 
     def start(self, executable: Executable) -> None:
-        """Write the gradients of tops that have this batch size."""
+        """Write the gradients of tops that have this batch size, and a gradient: of what is frozen, none may be."""
         for name, values in self._tops.items():
-            if executable.shape(f"{name}.grad") == values.shape:
+            if _needed(executable, name) == values.shape:
                 executable.write(f"{name}.grad", values)
 
     def before_backward(self, executable: Executable) -> None:
@@ -129,7 +129,7 @@ class SeedGradients:
             TrainingError: a gradient was given for another batch size; nothing is written then.
         """
         for name, values in {**self._inner, **self._tops}.items():
-            if values.shape != (needed := executable.shape(f"{name}.grad")):
+            if (needed := _needed(executable, name)) not in (None, values.shape):
                 raise TrainingError(
                     f"the gradient set at {name} has shape {values.shape}, this batch needs {needed}",
                     location=user_location(),
@@ -137,9 +137,17 @@ class SeedGradients:
                 )
         given = gradients(self._in_python, executable)
         for name in self._compiled_for:
-            seed = self._inner.get(name)
+            seed, needed = self._inner.get(name), _needed(executable, name)
+            if needed is None:
+                continue
             if seed is None:
-                seed = np.zeros(executable.shape(f"{name}.grad"), np.float32)
+                seed = np.zeros(needed, np.float32)
             executable.write(f"{name}.grad", seed + given.pop(name, 0))
         for name, values in given.items():
             executable.write(f"{name}.grad", values + self._tops.get(name, 0))
+
+
+def _needed(executable: Executable, name: str) -> tuple[int, ...] | None:
+    """The shape of a layer's gradient; None where it has none."""
+    storage = f"{name}.grad"
+    return executable.shape(storage) if storage in executable.buffers else None

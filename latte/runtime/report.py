@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from latte.model.source_location import user_stacklevel
 from latte.planning.plan import Untuned
 from swirl.libraries import Built
 
@@ -87,3 +89,11 @@ def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     untuned = (each for report in reports for each in report.untuned)
     fixed = (each for report in reports for each in report.fixed)
     return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports), untuned, fixed)
+
+
+def warn_not_tuned(report: CompileReport) -> None:
+    """Warn of the phases that recipes have left."""
+    first, *others = report.untuned
+    more = f" (and {len(others)} more, in net.report.untuned)" if others else ""
+    message = f"not tuned: {first}{more}; the default schedule takes its place"
+    warnings.warn(message, NotTuned, stacklevel=user_stacklevel())

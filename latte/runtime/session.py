@@ -14,15 +14,17 @@ import numpy as np
 from latte.model.checks import check_flags, is_integer
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
+from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.model.source_location import user_location, user_stacklevel
 from latte.runtime.data import check_data, check_finite
-from latte.runtime.executable import Compile, Executable, write_loss_weights
+from latte.runtime.executable import Executable, write_loss_weights
 from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.not_finite import LossIsNaN, where_not_finite
 from latte.runtime.python_losses import run_forward
-from latte.runtime.report import CompileReport, NotTuned, sum_of_reports
+from latte.runtime.report import CompileReport, sum_of_reports, warn_not_tuned
+from latte.runtime.variants import Compile, Variants
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
 from swirl.runner import Runner
@@ -61,13 +63,12 @@ class Session:
         self._accuracies = [e for e in graph.ensembles if isinstance(e, AccuracyEnsemble)]
         self._compile = compile
         self._reports: list[CompileReport] = []
-        self._executables: dict[int, Executable] = {}
         self._accumulate = False
         self._nan_said = self._untuned_said = False
         self.shuffling: np.random.Generator | None = None
-        self.executable = self._made(self.batch_size, None)
+        self._variants = Variants(graph, self._made)
+        self.executable = self.whole
         """For the batch size last used."""
-        self._executables[self.batch_size] = self.executable
 
     @property
     def batch_size(self) -> int:
@@ -87,12 +88,27 @@ class Session:
             batch_size: items in a batch.
             trains: whether all phases are needed; otherwise inference alone.
         """
-        found = self._executables.get(batch_size)
+        executables, frozen = self._variants.current, self._variants.frozen
+        found = executables.get(batch_size)
         if found is None or (trains and not found.trains):
-            shared = next(each for each in self._executables.values() if each.trains)
+            shared = next(each for each in executables.values() if each.trains)
             with about(f"compiling for {batch_size} of {self.batch_size} items"):
-                self._executables[batch_size] = found = self._made(batch_size, shared, trains)
+                executables[batch_size] = found = self._made(batch_size, shared, trains, frozen=frozen)
         return found
+
+    @one_at_a_time
+    def settle(self) -> None:
+        """Go over to the net with what is frozen now."""
+        self._go_on_with(self._variants.settle(self.executable, self.whole))
+
+    def _go_on_with(self, new: Executable) -> None:
+        old, self.executable = self.executable, new
+        if new is old:
+            return
+        if new.trains:
+            self.seeds.start(new)
+        if self._accumulate:  # gradients that the other has not computed have nothing to be added to
+            self._zero(lambda buffer: _is_parameter_gradient(buffer) and buffer.name not in old.arrays, new)
 
     @property
     def report(self) -> CompileReport:
@@ -103,23 +119,23 @@ class Session:
         """Count what was compiled for this net elsewhere, by a solver."""
         self._reports.append(report)
 
-    def _made(self, batch_size: int, shared: Executable | None, trains: bool = True) -> Executable:
-        executable, report = self._compile(batch_size, seeded=self.seeds.inner, shared=shared, trains=trains)
+    def _made(
+        self, batch_size: int, shared: Executable | None, trains: bool = True, *, frozen: Frozen, **more: Any
+    ) -> Executable:
+        seeded = self.seeds.inner
+        executable, report = self._compile(
+            batch_size, seeded=seeded, shared=shared, trains=trains, frozen=frozen, **more
+        )
         self._reports.append(report)
         if report.untuned and not self._untuned_said:
             self._untuned_said = True
-            first, *others = report.untuned
-            more = f" (and {len(others)} more, in net.report.untuned)" if others else ""
-            warnings.warn(
-                f"not tuned: {first}{more}; the default schedule takes its place",
-                NotTuned,
-                stacklevel=user_stacklevel(),
-            )
+            warn_not_tuned(report)
         return executable
 
     def use(self, batch_size: int, trains: bool = True) -> Executable:
         """Make an executable for so many items current: that for whole batches if it takes them, otherwise one of their
         own, compiled where needed: all of it, or inference alone."""
+        self.settle()
         whole = self.whole
         chosen = whole if whole.takes(batch_size, trains) else self._for(batch_size, trains)
         if chosen is not self.executable or chosen.items != batch_size:
@@ -133,6 +149,7 @@ class Session:
     def prepare(self, batch_size: int, trains: bool = True) -> None:
         """See :meth:`latte.net.Net.prepare`; without ``trains``, for inference alone."""
         self._check_size(batch_size)
+        self.settle()
         if not self.whole.takes(batch_size, trains):
             self._for(batch_size, trains)
 
@@ -159,19 +176,12 @@ class Session:
 
     def _compile_again(self) -> None:
         """The net again, with readers that add to the gradients that the user gives."""
-        old = self.executable
-        new = self._made(old.batch_size, old)
-        for name, array in old.arrays.items():
-            if name in new.arrays and new.arrays[name] is not array and name not in old.missing:
-                new.write(name, old.read_whole(name))  # a recipe may have laid it out differently
-        new.set_items(old.items)
-        new.has_run = set(old.has_run)
-        new.missing |= old.missing
+        old, has_run = self.executable, set(self.executable.has_run)
+        self._go_on_with(self._variants.again(old, self.whole))
+        self.executable.has_run = has_run
         lost = {name for name in old.missing if name.endswith(".value")}
-        if any(lost & step.storage for step in new.order["backward"]):
-            new.has_run.discard("forward")  # backward reads what has been fused away until now
-        self._executables = {old.batch_size: new}
-        self.executable = new
+        if any(lost & step.storage for step in self.executable.order["backward"]):
+            self.executable.has_run.discard("forward")  # backward reads what has been fused away until now
 
     # --- data -----------------------------------------------------------------------------------------------
     @one_at_a_time
@@ -230,6 +240,7 @@ class Session:
     @one_at_a_time
     def forward(self) -> None:
         """See :meth:`latte.net.Net.forward`."""
+        self.settle()
         executable = self._training()
         if self.unchecked and any(buffer.role == "state" for buffer in executable.buffers.values()):
             check_finite({name: executable.read(f"{name}.value") for name in sorted(self.unchecked)})
@@ -243,6 +254,7 @@ class Session:
 
     def infer(self) -> None:
         """The inference phase, without losses and accuracies."""
+        self.settle()
         self.executable.run("inference")
         self.executable.has_run.discard("forward")  # backward needs the values of the training phase
 
@@ -341,7 +353,7 @@ class Session:
         """Nothing has run with the parameters as they are now: gradients are cleared, and values are out of date."""
         self._clear_parameter_gradients()
         self.has_run.clear()
-        for executable in self._executables.values():
+        for executable in self._variants.current.values():
             executable.has_run.clear()
 
     # --- clearing -------------------------------------------------------------------------------------------
@@ -351,7 +363,7 @@ class Session:
         self._clear_parameter_gradients()
         if self.graph.settings.compat:
             self.seeds.clear()
-            for executable in self._executables.values():
+            for executable in self._variants.current.values():
                 self._zero(lambda buffer: buffer.role == "grad", executable)
                 write_loss_weights(executable)
 
@@ -376,9 +388,10 @@ class Session:
         return {name: self.executable.read(name) for name, buffer in found if _is_parameter_gradient(buffer)}
 
     def take_gradients(self, gradients: Mapping[str, np.ndarray]) -> None:
-        """Go on with such gradients, as after ``backward``."""
+        """Go on with such gradients, as after ``backward``; not with those of what has been frozen since."""
         for name, values in gradients.items():
-            self.executable.write(name, values)
+            if name in self.executable.buffers:
+                self.executable.write(name, values)
         self._accumulate = True
         self.has_run.add("backward")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from latte.model.checks import check_flags
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint import learned
 from latte.runtime.data import check_array, check_fields
+from latte.runtime.incompatible import IncompatibleKeys
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError, nearest
@@ -45,7 +48,9 @@ def state_dict(
 
 
 @one_at_a_time
-def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
+def load_state_dict(
+    session: Session, state: Mapping[str, Any], names: Mapping[str, str] | None = None, strict: bool = True
+) -> IncompatibleKeys:
     """Set parameters and running statistics from arrays or tensors, as :func:`state_dict` gives them.
 
     Dimensions of one element may be missing, and those after the first one may be one: PyTorch has biases of one
@@ -55,6 +60,11 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
         session: of the compiled net.
         state: name → NumPy array or tensor.
         names: our name → name in ``state``; only these are set. All, under our names, by default.
+        strict: whether all of them must be there, and fit; otherwise what fits is taken.
+
+    Returns:
+        what was left out: our names of what is missing, theirs of what nothing asked for, and our names, with both
+        shapes, of what has another shape.
 
     Raises:
         DataError: a name is missing or given twice, a shape does not fit, or a number does not fit float32 (whole
@@ -66,10 +76,15 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
             location=user_location(),
             way_out='net.load_state_dict({"conv1.weights": array, …})',
         )
+    check_flags(DataError, strict=strict)
     own = learned(session)
     found: dict[str, np.ndarray] = {}
+    left = IncompatibleKeys([], [], [])
     wanted = _named(own, names)
     for name, theirs in wanted.items():
+        if theirs not in state and not strict:
+            left.missing_keys.append(name)
+            continue
         if theirs not in state:
             strays = [given for given in state if given not in wanted.values()]
             hint = next((f"did you mean {theirs} by {given}? " for given in strays if nearest(given, [theirs])), "")
@@ -80,11 +95,16 @@ def load_state_dict(session: Session, state: Mapping[str, Any], names: Mapping[s
                 way_out=f"{hint}{every}there are {', '.join(map(str, state)) or 'none'}",
             )
         values = check_array(state[theirs], None, theirs)
+        if not strict and not _fits(values.shape, own[name].shape):
+            left.mismatched_keys.append((name, values.shape, own[name].shape))
+            continue
         found[name] = _fitted(values, own[name].shape, name, theirs)
+    left.unexpected_keys.extend(str(given) for given in state if given not in wanted.values())
     check_fields(session.graph, found, wanted)
     for name, values in found.items():
         session.whole.write(name, values)
     session.forget_runs()
+    return left
 
 
 def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -112,10 +132,15 @@ def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Ma
 
 def _fitted(values: np.ndarray, shape: tuple[int, ...], wanted: str, given: str) -> np.ndarray:
     """The values in another shape, where only dimensions of one element differ, or those after the first are joined."""
-    theirs, ours = ([extent for extent in of if extent != 1] for of in (values.shape, shape))
-    rows = 2 in (len(theirs), len(ours)) and values.size == int(np.prod(shape)) and theirs[:1] == ours[:1]
-    if theirs != ours and not rows:
+    if not _fits(values.shape, shape):
         raise DataError(
             f"{given} of shape {values.shape} does not fit {wanted} of shape {shape}", location=user_location()
         )
     return values.reshape(shape)
+
+
+def _fits(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether only dimensions of one element differ, or those after the first are joined."""
+    theirs, ours = ([extent for extent in of if extent != 1] for of in (given, wanted))
+    rows = 2 in (len(theirs), len(ours)) and math.prod(given) == math.prod(wanted) and theirs[:1] == ours[:1]
+    return theirs == ours or rows

@@ -110,6 +110,7 @@ def timings(session: Session, phase: str = "forward", repeat: int = 10) -> Timin
     Raises:
         CommandError: there is no such phase, or nothing to repeat.
     """
+    session.settle()
     executable = session.executable
     if not isinstance(phase, str) or phase not in TIMED:
         way_out = f"{nearest(str(phase), TIMED)}it takes {', '.join(TIMED)}"

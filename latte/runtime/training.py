@@ -10,6 +10,7 @@ import numpy as np
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from latte.model.checks import check_flags, is_integer, takes
+from latte.model.frozen import parameters_of
 from latte.model.source_location import user_location
 from latte.runtime.batches import Batch, Batches
 from latte.runtime.callbacks import Callback, History, Run, as_callbacks
@@ -60,7 +61,8 @@ def fit(
 
     Raises:
         DataError: the data do not fit, or hold NaN or infinity. For arrays, the net is as it was then.
-        TrainingError: NaN in the loss, or no loss; a solver or a callback that is none; metrics without validation.
+        TrainingError: NaN in the loss, or no loss; all parameters are frozen; a solver or a callback that is none;
+            metrics without validation.
     """
     batches = Batches(session, data, finite=stop_on_nan, trains=True)
     _check_training(session, solver, epochs, accumulate)
@@ -197,6 +199,13 @@ def _check_training(session: Session, solver: Any, epochs: int, accumulate: int)
     if not session.has_loss:
         raise TrainingError(
             "the net has no loss to train by", location=location, way_out="SoftmaxLossLayer(net, scores, labels)"
+        )
+    parameters = parameters_of(session.graph)
+    if parameters and all(name in session.graph.settings.freezing for name in parameters):
+        raise TrainingError(
+            "nothing trains: all parameters are frozen",
+            location=location,
+            way_out='net.unfreeze("*"), or the layers that are to be trained',
         )
     if isinstance(solver, type) or not callable(getattr(solver, "step", None)):
         raise TrainingError(

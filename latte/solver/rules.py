@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from latte.model.source_location import user_location
@@ -26,7 +27,7 @@ class SGD(Solver):
         momentum: 0 … 1.
         weight_decay: at least 0.
         nesterov: whether to look ahead along the velocity, which needs a momentum.
-        more: ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
+        more: ``layers``, ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
 
     Raises:
         DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.
@@ -51,7 +52,9 @@ class SGD(Solver):
         super().__init__(
             net, learning_rate=learning_rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, **more
         )
-        if nesterov and momentum == 0:
+
+    def _check_together(self, settings: Mapping[str, Any]) -> None:
+        if settings["nesterov"] and settings["momentum"] == 0:
             raise DeclarationError(
                 "nesterov looks ahead along the velocity, of which momentum=0 keeps nothing",
                 location=user_location(),
@@ -80,7 +83,7 @@ class Adam(Solver):
         beta2: 0 … 1, how much of ``square`` stays.
         epsilon: greater than 0.
         weight_decay: at least 0.
-        more: ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
+        more: ``layers``, ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
 
     Raises:
         DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.
@@ -172,7 +175,7 @@ class RMSProp(Solver):
         weight_decay: at least 0; added to the gradient.
         momentum: 0 … 1.
         centered: whether to divide by the standard deviation.
-        more: ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
+        more: ``layers``, ``clip_norm``, ``clip_value``; see :class:`latte.solver.Solver`.
 
     Raises:
         DeclarationError: for values out of range.  TrainingError: the net is not compiled, or has nothing to train.

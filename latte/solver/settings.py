@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from latte.model.checks import is_finite
 from latte.model.source_location import user_location
 from latte.solver.schedules import Schedule
-from swirl.errors import DeclarationError, TrainingError
+from swirl.errors import DeclarationError, TrainingError, UnknownName, nearest
 
 
 class Setting:
@@ -56,7 +57,7 @@ class Setting:
             held = self.held(solver)
             if not isinstance(held, Schedule):
                 return held
-            step = solver.step_number - 1
+            step = getattr(solver, "_steps", 0)  # of the solver, also where a parameter was frozen meanwhile
             value = held.at(step)
             if not self._allows(value):
                 raise TrainingError(
@@ -67,16 +68,17 @@ class Setting:
 
     def __set__(self, solver: Any, value: Any) -> None:
         self.check(value)
-        if isinstance(value, Schedule):
-            solver.__dict__[self.name] = value
-            return
         if self.switch and self.name in solver.__dict__ and solver.built:
             raise DeclarationError(
                 f"{self.name} is compiled into the solver and cannot be changed",
                 location=user_location(),
                 way_out="make another solver",
             )
-        solver.__dict__[self.name] = value if self.switch or value is None else float(value)
+        solver.__dict__[self.name] = self.as_held(value)
+
+    def as_held(self, value: Any) -> Any:
+        """What is kept of a value that has been checked."""
+        return value if self.switch or value is None or isinstance(value, Schedule) else float(value)
 
     def check(self, value: Any) -> None:
         """DeclarationError where it cannot be set to ``value``."""
@@ -126,3 +128,20 @@ class Kept:
         def __get__(self, solver: object, owner: type) -> Any: ...
 
         def __set__(self, solver: object, value: Any) -> None: ...
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Those that a solver's class and its bases declare; its own first."""
+    found: dict[str, Setting] = {}
+    for base in kind.__mro__:
+        found |= {name: each for name, each in vars(base).items() if isinstance(each, Setting) and name not in found}
+    return found
+
+
+def unknown_setting(solver: str, name: object, known: Collection[str]) -> UnknownName:
+    """The error for a setting that a solver does not have."""
+    return UnknownName(
+        f"{solver} has no setting {name!r}",
+        location=user_location(),
+        way_out=f"{nearest(name, known)}its settings are {', '.join(known)}",
+    )

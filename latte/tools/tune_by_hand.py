@@ -184,9 +184,9 @@ class Bench:
         """The units of the net: an edited recipe may declare other phases, or no chain any more."""
         if self.recipe is not None:
             self._use(self.recipe)
-        chains = find_chains(self.graph, left=left)
+        chains = find_chains(self.graph, left=left, frozen=self._programs)
         programs = self._programs.programs(chained_order(self.graph, chains.found))
-        units = net_units(self.graph, programs, chains, left=left or {})
+        units = net_units(self.graph, programs, chains, left=left or {}, frozen=self._programs)
         used = next(unit.recipe for unit in units if self._holds(unit))
         if self.recipe is not None and (used is None or used.path != self.recipe):
             reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]

@@ -227,6 +227,6 @@ def test_a_body_in_an_error_is_named_with_its_file() -> None:
 
 def test_what_cannot_be_written_is_named() -> None:
     net = declared()
-    net["first"].note = Lock()
+    net.note = Lock()  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"_thread\.lock"):
         pickle.dumps(net)

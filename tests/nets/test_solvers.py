@@ -56,14 +56,15 @@ def net_of(target: str | None = None) -> Net:
 
 
 def gradients(net: Net, number: int = 0, clear: bool = True) -> dict[str, np.ndarray]:
-    """Of a batch, in double precision, by parameter."""
+    """Of a batch, in double precision, by parameter; of those that are not frozen."""
     chosen = slice(BATCH * (number % 3), BATCH * (number % 3 + 1))
     net.set_batch(IMAGES[chosen], LABELS[chosen])
     net.forward()
     if clear:
         net.clear_grad()
     net.backward()
-    return {name: net.executable.read(name.replace(".", ".grad_")).astype(float) for name in net.state_dict()}
+    storage = {name: name.replace(".", ".grad_") for name in net.state_dict()}
+    return {name: net.executable.read(g).astype(float) for name, g in storage.items() if g in net.executable.buffers}
 
 
 def step(net: Net, solver: Solver, number: int = 0) -> None:
