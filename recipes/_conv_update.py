@@ -18,7 +18,7 @@ HELD = 4  # level-2 caches that sums of weights fill at the most, to be in the t
 
 def update(s: Schedule, target: Target) -> None:
     width = target.simd_width
-    leave_other_blocks(s, target, "update")
+    leave_other_blocks(s, target)
     if not s.blocks("grad_weights"):
         _plain_update(s, target)
         return

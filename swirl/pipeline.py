@@ -11,6 +11,7 @@ from typing import Any
 from swirl.alone import alone
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
+from swirl.errors import Declined
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.memo import Memo
@@ -81,8 +82,8 @@ def schedule(
     *,
     before: Mapping[str, tuple[Stage, ...]] | None = None,
     recipes: Callable[[str], Recipe | None] = lambda kind: None,
-) -> Scheduled:
-    """Apply a recipe to a region of a plan.
+) -> Scheduled | Declined:
+    """Apply a recipe to a region of a plan, or say which phase the recipe declines, and why.
 
     Args:
         state: of the plan; the region's programs are canonical, except for layouts that others have chosen.
@@ -105,12 +106,15 @@ def schedule(
         state = state.with_region(replace(own, follows=INFERENCE not in recipe.functions))
     start = perf_counter()
     commands = Schedule(state, region, target, memo, recipes)
-    if recipe is not None:
-        recipe.apply(commands)
+    try:
+        if recipe is not None:
+            recipe.apply(commands)
+    except Declined as declined:
+        return declined
     seconds = (perf_counter() - start) / max(1, len(stages))
     for traced in commands.trace:
         stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
-    state = commands.state.with_region(replace(commands.state.regions[region], finished=True))
+    state = commands.state
     for phase, nests in state.regions[region].phases.items():
         if recipe is not None or nests.copies:
             stages[phase].append(Stage("recipe", finished(state, region, phase, target.simd_width), seconds))
@@ -138,10 +142,14 @@ def schedule_alone(
 
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
+        Declined: the recipe declines a phase, which nobody else schedules here.
     """
     before = {phase: canonical_stages(program, memo) for phase, program in programs.items()}
     state, region = lone_region({phase: stages[-1].program for phase, stages in before.items()}, lays_out)
-    return schedule(state, region, recipe, target, memo, before=before)
+    done = schedule(state, region, recipe, target, memo, before=before)
+    if isinstance(done, Declined):
+        raise done
+    return done
 
 
 def canonical_stages(program: Program, memo: Memo | None = None) -> tuple[Stage, ...]:

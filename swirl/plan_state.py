@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.phases import INFERENCE
+from swirl.recorded import Recorded
 from swirl.transforms.relayout import Copy
 from swirl.transforms.rewrites.contraction import OWN
 from swirl.transforms.rewrites.joined_programs import follow
@@ -36,6 +38,40 @@ class PhaseNests:
 
 
 @dataclass(frozen=True)
+class LayoutCommand:
+    """A command on the layout of a buffer, by whatever name a nest knows it.
+
+    Args:
+        command: as it was written.
+        options: of the command itself.
+        buffer: that it names.
+        copies: whether another layer's buffer may be copied.
+        kind: of the layer, and
+        phase: whose recipe the command comes from, where a chain's recipe builds on that; else "".
+    """
+
+    command: Recorded
+    options: Mapping[str, Any]
+    buffer: str
+    copies: bool
+    kind: str = ""
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A command on a layout that a region has given.
+
+    Args:
+        asked: the command.
+        before: the storage that it has reached → the layout that it found.
+    """
+
+    asked: LayoutCommand
+    before: Mapping[str, Layout]
+
+
+@dataclass(frozen=True)
 class Region:
     """Programs that are scheduled together: a layer's, or those of neighbouring layers, joined.
 
@@ -50,7 +86,7 @@ class Region:
         names: kind of layer → local name → buffer, for layouts that a recipe for that kind of layer chooses; ``""`` has
             the region's own names, also for storage that none of its nests touches.
         follows: whether inference follows the commands for forward.
-        finished: whether its recipe has been applied.
+        given: the commands on layouts so far: they reach the loops of phases of its layers that are scheduled apart.
     """
 
     name: str
@@ -61,12 +97,21 @@ class Region:
     parameters: Mapping[str, bool] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
     follows: bool = True
-    finished: bool = False
+    given: tuple[Given, ...] = ()
 
     @property
     def joined(self) -> bool:
         """Whether these are the programs of several layers."""
         return len(self.layers) > 1
+
+    def bindings(self) -> Iterator[tuple[str, str, Buffer]]:
+        """Phase, local name and buffer of everything that the nests touch."""
+        for phase, nests in self.phases.items():
+            for local, buffer in nests.program.buffers.items():
+                yield phase, local, buffer
+
+    def with_given(self, given: Given) -> Region:
+        return replace(self, given=(*self.given, given))
 
     def owns(self, storage: str) -> bool:
         """Whether a storage belongs to the layers: not to those that they read, nor to data."""
@@ -112,13 +157,6 @@ class PlanState:
     def with_storage(self, storage: str, layout: Layout) -> PlanState:
         """The state with another layout of a storage, wherever it is touched."""
         return replace(self, layouts={**self.layouts, storage: layout})
-
-    def bindings(self) -> Iterator[tuple[Region, str, str, Buffer]]:
-        """Region, phase, local name and buffer of everything that nests touch."""
-        for region in self.regions.values():
-            for phase, nests in region.phases.items():
-                for local, buffer in nests.program.buffers.items():
-                    yield region, phase, local, buffer
 
 
 def region_of(

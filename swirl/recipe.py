@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from swirl.building import Building
 from swirl.cache import cache_key
-from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
+from swirl.errors import CommandError, Declined, LatteError, LayoutError, RecipeError, Refused
 from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
 from swirl.ir.text import identity
 from swirl.memo import Memo
 from swirl.phases import INFERENCE, PHASES
-from swirl.plan_layouts import LayoutCommand, lay_out
-from swirl.plan_state import PlanState, Region, appended, lone_region, resolve, stored
+from swirl.plan_layouts import lay_out
+from swirl.plan_state import LayoutCommand, PlanState, Region, appended, lone_region, resolve, stored
 from swirl.questions import Questions, chosen_phase, find_buffer, touched_elsewhere
 from swirl.recipe_imports import raised_at
 from swirl.recorded import Outcome, Recorded, Traced, caller, located, run_command, unknown_command
@@ -71,6 +72,8 @@ class Schedule(_Answers):
         self.composed: list[Recipe] = []
         """The recipes of layers that the recipe of a chain has built on."""
         self._region, self._memo, self._recipes = region, memo or Memo(), recipes
+        self.applying = ""
+        """The phase whose function runs."""
         self._notes: list[str] = []
         self._building: Building = Building()
         self._become(state)
@@ -168,18 +171,22 @@ class Schedule(_Answers):
         self.outcomes, self.trace, self.asked = list(other.outcomes), list(other.trace), list(other.asked)
         self._become(other.state)
 
-    def leave_apart(self, phase: str, reason: str) -> NoReturn:
-        """Leave a phase, as if this recipe did not have it: that of a chain to shorter chains or to the layers' own
-        recipes, that of a layer to the default schedule.
+    def decline(self, reason: str) -> NoReturn:
+        """Leave the phase whose function runs, as if this recipe did not have it: that of a chain to shorter chains or
+        to the layers' own recipes, that of a layer to the default schedule. Functions that it calls may do so, too.
 
         Args:
-            phase: of this recipe.
             reason: that ``explain`` tells.
 
         Raises:
-            LeftApart: always; scheduling begins again without the phase.
+            Declined: always; what the function has done so far does not count.
         """
-        raise LeftApart(reason, phase=self._phase(phase), location=caller())
+        raise Declined(reason, phase=self.applying, location=caller())
+
+    def leave_apart(self, phase: str, reason: str) -> NoReturn:
+        """The older spelling of :meth:`decline`."""
+        warnings.warn("s.leave_apart(phase, reason) is now s.decline(reason)", DeprecationWarning, stacklevel=2)
+        raise Declined(reason, phase=self._phase(phase), location=caller())
 
     def chosen(self, phase: str, choose: Callable[[], None]) -> None:
         """Let a function choose commands for a phase; those that it has chosen for an equal layer are applied as they
@@ -249,6 +256,11 @@ class Schedule(_Answers):
         self.asked.append((command, why))
         self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
         return made
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers that are scheduled together, sources first."""
+        return self._own.layers
 
     @property
     def _own(self) -> Region:
@@ -376,11 +388,13 @@ class Recipe:
         Raises:
             RecipeError: a function raised another error; the message names file and line.
             CommandError, Refused, LayoutError: a command failed.
+            Declined: a function has declined its phase.
         """
         for phase in phases:
             function = self.functions.get(phase)
             if function is None or phase not in schedule.programs:
                 continue
+            schedule.applying = phase
             try:
                 function(schedule, schedule.target)
             except LatteError as error:

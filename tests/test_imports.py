@@ -174,9 +174,9 @@ def test_each_command_has_a_module_of_its_name() -> None:
 
 
 def test_modules_are_short() -> None:
-    """A module that grows beyond 400 lines has two subjects: each gets a module."""
+    """A module of more than 600 lines is probably two subjects. Up to there a length is only a question."""
     lengths = {path: len(path.read_text().splitlines()) for path in sources("latte", "layers", "recipes", "swirl")}
-    assert not {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > 400}
+    assert not {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > 600}
 
 
 def test_swirl_never_imports_latte() -> None:

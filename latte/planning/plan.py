@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 
 from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.model.graph import Graph
-from latte.planning.chains import Chains, chained_order, find_chains
-from latte.planning.recipes import Reader, member_recipe, short_name
+from latte.planning.chains import Chains, candidates, chained_order, chosen_chains
+from latte.planning.recipes import Recipes, short_name
 from latte.planning.units import Unit, net_units
-from swirl.errors import LatteError, LeftApart
+from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
 from swirl.memo import Memo, Memos
 from swirl.phases import INFERENCE
 from swirl.pipeline import Scheduled, Stage, canonical_stages, finish, schedule, together
-from swirl.plan_layouts import finished
+from swirl.plan_layouts import finished, with_layer_region
 from swirl.plan_state import PlanState, Region, region_of
-from swirl.recipe_files import read_recipe
 from swirl.recorded import Outcome
 from swirl.target import Target
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,39 +45,34 @@ class ScheduledUnit:
 
 
 def schedule_unit(
-    graph: Graph, target: Target, state: PlanState, unit: Unit, memos: Memos, read: Reader = read_recipe
-) -> ScheduledUnit:
-    """Apply the recipe of the next unit.
+    recipes: Recipes, target: Target, state: PlanState, unit: Unit, memos: Memos
+) -> ScheduledUnit | Declined:
+    """Apply the recipe of the next unit; or the phase that the recipe declines.
 
     Args:
-        graph: of the net.
+        recipes: of the net.
         target: what code is made for.
         state: after the units before it, which have chosen the layouts of its sources.
         unit: to be scheduled.
         memos: of the compilation.
-        read: reads a recipe's file.
 
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
     """
-    memo = memos.of([program for each in (unit, *unit.apart) for program in each.programs()])
+    memo = memos.of(list(unit.programs()))
     try:
         stages = _stages(unit, memo)
-        if unit.name not in state.regions:
-            state = state.with_new_region(_region(unit, stages))
-        for each in unit.apart:
-            if each.name not in state.regions:
-                state = state.with_new_region(_region(each, _stages(each, memo)))
-        recipes = partial(member_recipe, graph, unit.members, read=read)
-        result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=recipes)
-    except LeftApart as apart:
-        apart.unit = apart.unit or unit.name
-        raise
+        state, followed = with_layer_region(state, _region(unit, stages), memo)
+        own = partial(recipes.of_member, unit.members)
+        result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=own)
     except LatteError as error:
         if error.location is None:  # no command asked for it: the body is at fault
             error.message, error.location = f"{unit.name}: {error.message}", unit.location()
         raise
-    return ScheduledUnit(unit, result, memo)
+    if isinstance(result, Declined):
+        return result
+    copies = [Outcome(each.command, "applied", "\n".join((f"by {each.chain}", *each.notes))) for each in followed]
+    return ScheduledUnit(unit, replace(result, outcomes=(*copies, *result.outcomes)), memo)
 
 
 def _stages(unit: Unit, memo: Memo) -> dict[str, tuple[Stage, ...]]:
@@ -95,57 +87,6 @@ def _region(unit: Unit, stages: Mapping[str, tuple[Stage, ...]]) -> Region:
     programs = {phase: made[-1].program for phase, made in stages.items()}
     layers = [member.name for member in unit.members]
     return region_of(unit.name, layers, programs, unit.internal, unit.lays_out, unit.parameters, unit.names)
-
-
-@dataclass
-class Progress:
-    """Units of a net that have been scheduled; scheduling resumes after the last unchanged one.
-
-    Args:
-        graph: of the net.
-        target: what code is made for.
-        read: reads a recipe's file.
-    """
-
-    graph: Graph
-    target: Target
-    read: Reader = read_recipe
-    _done: list[tuple[object, ScheduledUnit]] = field(default_factory=list)
-
-    @property
-    def state(self) -> PlanState:
-        """The state of the plan after the units so far."""
-        return self._done[-1][1].result.state if self._done else PlanState()
-
-    def through(
-        self,
-        units: Sequence[Unit],
-        memos: Memos,
-        stamp: Callable[[Unit], object],
-        on_stage: Callable[[int, int, str], None] | None = None,
-    ) -> list[ScheduledUnit]:
-        """These units scheduled.
-
-        Args:
-            units: in the order in which they run.
-            memos: of the compilation.
-            stamp: equal for a unit that would be scheduled as before.
-            on_stage: told of every unit scheduled (done, total, name).
-
-        Raises:
-            LatteError: see :func:`schedule_unit`; the units before the one that it is about stay.
-        """
-        stamps = [stamp(unit) for unit in units]
-        pairs = zip(stamps, (before for before, _ in self._done), strict=False)
-        del self._done[next((place for place, (now, before) in enumerate(pairs) if now != before), len(units)) :]
-        for position in range(len(self._done), len(units)):
-            if on_stage is not None:
-                on_stage(position, len(units), units[position].name)
-            made = schedule_unit(self.graph, self.target, self.state, units[position], memos, self.read)
-            self._done.append((stamps[position], made))
-        if on_stage is not None:
-            on_stage(len(units), len(units), "")
-        return [item for _, item in self._done]
 
 
 @dataclass(frozen=True)
@@ -220,7 +161,8 @@ def make_plan(
     memos: Memos,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
-    """Schedule a net. Where a recipe leaves a phase to others, resume from there.
+    """Schedule a net, unit by unit in the order of execution. Where a recipe declines a phase, the chain that it is for
+    has it no longer: chains are chosen again, and the units that are then the same stay as they are.
 
     Args:
         graph: of the net.
@@ -232,43 +174,52 @@ def make_plan(
     Raises:
         LatteError: see :func:`schedule_unit`.
     """
-    read = cache(read_recipe)  # once, however often a file is asked for
-    progress = Progress(graph, target, read)
-
-    def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
-        chains = find_chains(graph, differentiated.seeded, left, read)
-        programs = differentiated.programs(chained_order(graph, chains.found))
-        units = net_units(graph, programs, chains, read, left)
-        scheduled = progress.through(units, memos, _but_for_recording, on_stage)
-        untuned = [
-            Untuned(unit.name, phase, short_name(unit.recipe.path), left[unit.name, phase])
-            for unit in units
-            for phase in unit.parts
-            if unit.recipe is not None and unit.recipe.path is not None and (unit.name, phase) in left
-        ]
-        return Plan(target, chains, programs, scheduled, progress.state, untuned)
-
-    return until_settled(attempt)
-
-
-def _but_for_recording(unit: Unit) -> object:
-    """Equal for units that differ only in when their recipe was made of their own commands."""
-    recipe, apart = unit.recipe, tuple(replace(each, recipe=None) for each in unit.apart)
-    same = replace(unit, recipe=None, apart=apart)
-    return same, recipe and (recipe.name, recipe.path, *sorted(recipe.functions))
-
-
-def until_settled(attempt: Callable[[Mapping[tuple[str, str], str]], T]) -> T:
-    """What ``attempt`` returns, asked again whenever a recipe leaves a phase apart.
-
-    Args:
-        attempt: given the layers' or chains' names and the phases that have been left so far, with the reasons.
-    """
+    recipes = Recipes(graph)
+    asked = candidates(graph, recipes, differentiated.seeded)
     left: dict[tuple[str, str], str] = {}
+    done: list[ScheduledUnit] = []
     while True:
-        try:
-            return attempt(left)
-        except LeftApart as apart:
-            if apart.unit is None or (apart.unit, apart.phase) in left:
-                raise
-            left[apart.unit, apart.phase] = apart.message
+        chains = chosen_chains(asked, left)
+        programs = differentiated.programs(chained_order(graph, chains.found))
+        units = net_units(graph, programs, chains, recipes, left)
+        same = takewhile(lambda pair: pair[0] == pair[1].unit, zip(units, done, strict=False))
+        done = [item for _, item in same]
+        declined = _schedule_rest(recipes, target, units, done, memos, on_stage)
+        if declined is None:
+            break
+        unit, why = declined
+        if (why.chain or unit.name, why.phase) in left:
+            raise why
+        left[why.chain or unit.name, why.phase] = why.message
+    untuned = [
+        Untuned(unit.name, phase, short_name(unit.recipe.path), left[unit.name, phase])
+        for unit in units
+        for phase in unit.parts
+        if unit.recipe is not None and unit.recipe.path is not None and (unit.name, phase) in left
+    ]
+    return Plan(target, chains, programs, done, _state_after(done), untuned)
+
+
+def _schedule_rest(
+    recipes: Recipes,
+    target: Target,
+    units: Sequence[Unit],
+    done: list[ScheduledUnit],
+    memos: Memos,
+    on_stage: Callable[[int, int, str], None] | None,
+) -> tuple[Unit, Declined] | None:
+    """Schedule the units after those that are done, and add them to those; or the first one that declines a phase."""
+    for position in range(len(done), len(units)):
+        if on_stage is not None:
+            on_stage(position, len(units), units[position].name)
+        made = schedule_unit(recipes, target, _state_after(done), units[position], memos)
+        if isinstance(made, Declined):
+            return units[position], made
+        done.append(made)
+    if on_stage is not None:
+        on_stage(len(units), len(units), "")
+    return None
+
+
+def _state_after(done: Sequence[ScheduledUnit]) -> PlanState:
+    return done[-1].result.state if done else PlanState()

@@ -288,7 +288,7 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
 def test_a_layers_own_recipe_leaves_a_phase_to_the_default_schedule(tmp_path: Path) -> None:
     """As if it had no function for it: what it has done before it leaves is taken back."""
     (tmp_path / "mine.py").write_text(
-        "def forward(s, target):\n    s.parallelize('forward', 'n')\n    s.leave_apart('forward', 'too small')\n\n"
+        "def forward(s, target):\n    s.parallelize('forward', 'n')\n    s.decline('too small')\n\n"
         "def update(s, target):\n    s.unroll('update', 'ky', 3)\n"
     )
     nests = []
@@ -314,7 +314,7 @@ def test_a_layers_own_recipe_leaves_a_phase_to_the_default_schedule(tmp_path: Pa
 
 
 def test_a_chain_whose_layers_recipe_leaves_a_phase_is_apart_there(tmp_path: Path) -> None:
-    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
+    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.decline('too small')\n")
     net = Net(2, seed=1)
     layers = pair(net)
     conv, relu = layers["conv"], layers["relu"]
@@ -334,7 +334,7 @@ def test_a_chain_whose_layers_recipe_leaves_a_phase_is_apart_there(tmp_path: Pat
 def test_what_follows_a_phase_is_left_with_it(tmp_path: Path, phase: str, follower: str) -> None:
     """Joined without its own function it would have no commands at all."""
     path = tmp_path / "mine.py"
-    path.write_text(f'chain = ("conv", "relu")\n\ndef {phase}(s, target):\n    s.leave_apart("{phase}", "too small")\n')
+    path.write_text(f'chain = ("conv", "relu")\n\ndef {phase}(s, target):\n    s.decline("too small")\n')
     for joined in (set(), {follower}):
         net = Net(2, seed=1)
         net.force_backward = True
