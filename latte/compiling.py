@@ -24,6 +24,7 @@ from swirl.alone import alone
 from swirl.config import MAX_THREADS, settings
 from swirl.errors import DeclarationError, TargetError
 from swirl.jit import Progress, progress_bar
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.phases import INFERENCE
 from swirl.runner import Runner
@@ -60,10 +61,11 @@ def compile_graph(
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
     start, dump = perf_counter(), _dump_folder(graph, batch_size)
-    with Memos() as memos, _progress_bars(show_progress) as (scheduling, compiling):
+    with Memos() as memos, KeptSchedules(memos, target) as kept, _progress_bars(show_progress) as bars:
+        scheduling, compiling = bars
         lowered = lower_layers(graph, batch_size)
         differentiated = differentiate(graph, lowered, seeded)
-        plan = make_plan(graph, differentiated, target, memos, scheduling)
+        plan = make_plan(graph, differentiated, kept, scheduling)
         planned = perf_counter() - start
         generated = _Timed(generate_kernels(plan, dump, None if trains else (INFERENCE,)))
         kernels = build_kernels(generated, target, compiling, dump)

@@ -181,6 +181,8 @@ class Declined(LatteError):
     def __init__(self, message: str, *, phase: str, location: str | None = None, chain: str | None = None):
         super().__init__(message, location=location, way_out="only the recipe of a net's layer can decline a phase")
         self.phase, self.chain = phase, chain
+        self.built_on: tuple[str, ...] = ()
+        """The kinds of layers whose recipes the recipe has built on."""
 
 
 class RecipeError(LatteError):

@@ -3,13 +3,24 @@ are scheduled apart follow when their region is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from swirl.errors import CommandError, LayoutError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.plan_state import Given, LayoutCommand, PlanState, Region, rebound, resolve, stored, with_copy
+from swirl.plan_state import (
+    Given,
+    LayoutCommand,
+    PlanState,
+    Region,
+    joined_in,
+    rebound,
+    resolve,
+    stored,
+    with_copy,
+)
 from swirl.recorded import Recorded, run_command
 from swirl.transforms.relayout import copied, unblocked, with_copies
 
@@ -68,7 +79,7 @@ def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> 
             notes += note
     seen = {buffer.name for *_, buffer in own.bindings()}
     for storage in meant:
-        if storage not in seen and own.chooses(storage):
+        if storage not in seen and own.chooses(storage) and not own.keeps_layouts:
             gone = Program(storage, (), {asked.buffer: meant[storage].with_layout(state.layout(storage))})
             layout = _after(asked, gone, asked.buffer, memo).buffers[asked.buffer].layout
             after = after.with_storage(storage, layout)
@@ -179,8 +190,10 @@ class _Laying:
             return stored(state, region, phase, made), []
         if foreign and not self.asked.copies:
             raise _not_its_own(self.asked.command.name, local, bound.name)
-        for other in [state.regions[region]] if foreign else state.regions.values():
-            _check_whole(state, other, bound.name)
+        if not foreign and self.own.keeps_layouts:
+            raise LayoutError(f"{local} has the layout that forward has chosen")
+        joined = {**({} if foreign else state.joined), **joined_in(state, region)}
+        _check_whole(bound.name, joined)
         if not foreign:
             return stored(state.with_storage(bound.name, layout), region, phase, made), []
         state, made, notes = _copied(state, region, phase, found, made, local)
@@ -236,15 +249,14 @@ def _copied(
     return state, made, [copy.told(made.name.rpartition(".")[2], bound.layout, layout)]
 
 
-def _check_whole(state: PlanState, region: Region, storage: str) -> None:
-    """Raises LayoutError where a region sees the storage with dimensions joined."""
-    for phase, nests in region.phases.items():
-        for local, buffer in nests.program.buffers.items():
-            if buffer.name == storage and buffer.shape != state.shapes.get(storage, buffer.shape):
-                raise LayoutError(
-                    f"{local} is seen flattened in the {phase} phase: it is laid out already",
-                    way_out="give commands on layouts before flatten",
-                )
+def _check_whole(storage: str, joined: Mapping[str, tuple[str, str]]) -> None:
+    """Raises LayoutError where nests see the storage with dimensions joined."""
+    if storage in joined:
+        local, phase = joined[storage]
+        raise LayoutError(
+            f"{local} is seen flattened in the {phase} phase: it is laid out already",
+            way_out="give commands on layouts before flatten",
+        )
 
 
 def _not_its_own(command: str, local: str, storage: str) -> LayoutError:

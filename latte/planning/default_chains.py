@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from math import prod
 
 from latte.model.ensemble import Ensemble
-from latte.planning.defaults.schedule import DEFAULTS, PhaseSchedule
+from latte.planning.defaults.schedule import FOR_RECIPES, PhaseSchedule, identity_with_defaults
 from latte.planning.defaults.trials import Trials, step
 from latte.planning.recipes import Recipes, chain_name
 from swirl.errors import Declined, LatteError
@@ -63,8 +63,11 @@ class DefaultChain:
         phases = ("forward", "backward")
         if len(self.pairs) > 1:
             phases = tuple(phase for phase in phases if not any((pair, phase) in left for pair in self.pairs))
+        if not phases:
+            return None
         functions = {phase: _scheduled_as(self.built_on, phase) for phase in phases}
-        return Recipe(DEFAULT_SCHEDULE, functions, self.kinds) if functions else None
+        identity = identity_with_defaults("chain", self.built_on or "", *phases)
+        return Recipe(DEFAULT_SCHEDULE, functions, self.kinds, identity=identity, shares=True)
 
 
 def default_chain(recipes: Recipes, members: Sequence[Ensemble]) -> DefaultChain | None:
@@ -107,16 +110,17 @@ def _phase(kind: str | None, phase: str, s: Schedule, target: Target) -> None:
         kind: of the first layer, if it has a recipe.
     """
     pairs = [_pair(*pair) for pair in pairwise(s.layers)]
+    asked, phase = phase, s.meant(phase)
     apart = s.copy()
     _join(pairs, phase, s, target, own_loops=kind is None)
-    for each in (phase, "update") if phase == "backward" else (phase,):
-        if each not in s.programs:  # the update may have become a part of backward
+    for each in (asked, "update") if asked == "backward" else (asked,):
+        if s.meant(each) not in s.programs:  # the update may have become a part of backward
             continue
         if kind is None:
-            DEFAULTS[each](s, target)
+            FOR_RECIPES.functions[each](s, target)
             continue
         try:
-            s.recipe(kind, each)
+            s.recipe(kind, each, on=s.meant(each))
         except Declined:
             raise
         except LatteError as error:
@@ -237,7 +241,7 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
     if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
         return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}
-    DEFAULTS[phase](apart, target)
+    FOR_RECIPES.functions[phase](apart, target)
     for label, nest in callers.items():
         own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
         made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -14,79 +14,65 @@ from latte.planning.recipes import Recipes, short_name
 from latte.planning.units import Unit, net_units
 from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
-from swirl.memo import Memo, Memos
+from swirl.kept_schedules import BoundKernel, Kept, KeptSchedules
+from swirl.later import Later
 from swirl.phases import INFERENCE
-from swirl.pipeline import Scheduled, Stage, canonical_stages, finish, schedule, together
-from swirl.plan_layouts import finished, with_layer_region
-from swirl.plan_state import PlanState, Region, region_of
+from swirl.pipeline import Scheduled, Stage, finish, finished_program, generate
+from swirl.plan_layouts import finished
+from swirl.plan_state import PlanState, merged
 from swirl.recorded import Outcome
 from swirl.target import Target
 
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """A unit after its recipe, and the memo of what is computed from it."""
+    """A unit after its recipe.
+
+    Args:
+        unit: as it was declared.
+        result: of its recipe.
+        kept: where its kernels are kept.
+        state: of the plan after it.
+    """
 
     unit: Unit
     result: Scheduled
-    memo: Memo
+    kept: Kept
+    state: PlanState
 
-    def finished(self, phase: str, state: PlanState, target: Target) -> tuple[Stage, ...]:
-        """All stages of a phase; the last one is translated to C++.
+    def stages(self, phase: str, state: PlanState, target: Target) -> Sequence[Stage]:
+        """All stages of a phase; the last one is translated to C++. They are made when somebody looks.
 
         Args:
             phase: one that the unit has.
             state: of the plan; units after this one may have laid out storage that this one touches.
             target: what code is made for.
         """
-        *stages, last = self.result.stages[phase]
-        program = finished(state, self.unit.name, phase, target.simd_width)
-        return finish((*stages, replace(last, program=program)), self.memo)
 
+        def made() -> tuple[Stage, ...]:
+            *before, last = self.result.stages[phase]
+            program = finished(state, self.unit.name, phase, target.simd_width)
+            return finish((*before, replace(last, made=program)), self.kept.memo())
 
-def schedule_unit(
-    recipes: Recipes, target: Target, state: PlanState, unit: Unit, memos: Memos
-) -> ScheduledUnit | Declined:
-    """Apply the recipe of the next unit; or the phase that the recipe declines.
+        return Later(made)
 
-    Args:
-        recipes: of the net.
-        target: what code is made for.
-        state: after the units before it, which have chosen the layouts of its sources.
-        unit: to be scheduled.
-        memos: of the compilation.
+    def kernel(self, phase: str, state: PlanState, target: Target) -> BoundKernel:
+        """The C++ of a phase.
 
-    Raises:
-        CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
-    """
-    memo = memos.of(list(unit.programs()))
-    try:
-        stages = _stages(unit, memo)
-        state, followed = with_layer_region(state, _region(unit, stages), memo)
-        own = partial(recipes.of_member, unit.members)
-        result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=own)
-    except LatteError as error:
-        if error.location is None:  # no command asked for it: the body is at fault
-            error.message, error.location = f"{unit.name}: {error.message}", unit.location()
-        raise
-    if isinstance(result, Declined):
-        return result
-    copies = [Outcome(each.command, "applied", "\n".join((f"by {each.chain}", *each.notes))) for each in followed]
-    return ScheduledUnit(unit, replace(result, outcomes=(*copies, *result.outcomes)), memo)
+        Args:
+            phase, state, target: as for :meth:`stages`.
 
+        Raises:
+            Unsupported: there is none for this target.
+        """
 
-def _stages(unit: Unit, memo: Memo) -> dict[str, tuple[Stage, ...]]:
-    """The programs of a unit as its recipe gets them, by phase."""
-    if not unit.joined:
-        return {phase: canonical_stages(part.program, memo) for phase, (part,) in unit.parts.items()}
-    joined = {phase: together(f"{unit.name}.{phase}", parts, unit.local, memo) for phase, parts in unit.parts.items()}
-    return {phase: (Stage("lowered", program, 0.0),) for phase, program in joined.items()}
+        def made() -> BoundKernel:
+            memo = self.kept.memo()
+            program = finished_program(finished(state, self.unit.name, phase, target.simd_width), memo)
+            bound = {local: record.name for local, record in program.buffers.items()}
+            return BoundKernel(generate(program, target, memo=memo), bound)
 
-
-def _region(unit: Unit, stages: Mapping[str, tuple[Stage, ...]]) -> Region:
-    programs = {phase: made[-1].program for phase, made in stages.items()}
-    layers = [member.name for member in unit.members]
-    return region_of(unit.name, layers, programs, unit.internal, unit.lays_out, unit.parameters, unit.names)
+        return self.kept.kernel(phase, state, made)
 
 
 @dataclass(frozen=True)
@@ -149,16 +135,17 @@ class Plan:
         """Layer → what autodiff keeps or computes again, why it is in no chain, and what its recipe has left."""
         found = {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
         for each in self.untuned:
-            instead = "follows forward" if each.phase == INFERENCE else "has the default schedule"
-            found[each.layer] += (f"{each.phase} {instead}: {each.reason}",)
+            told = f"{each.phase} has the default schedule: {each.reason}"
+            unit = next(item.unit for item in self.scheduled if item.unit.name == each.layer)
+            for member in unit.members:
+                found[member.name] += (told,)
         return found
 
 
 def make_plan(
     graph: Graph,
     differentiated: Differentiated,
-    target: Target,
-    memos: Memos,
+    kept: KeptSchedules,
     on_stage: Callable[[int, int, str], None] | None = None,
 ) -> Plan:
     """Schedule a net, unit by unit in the order of execution. Where a recipe declines a phase, the chain that it is for
@@ -167,12 +154,11 @@ def make_plan(
     Args:
         graph: of the net.
         differentiated: its programs.
-        target: what code is made for.
-        memos: of the compilation.
+        kept: the schedules that are known.
         on_stage: told of every unit scheduled (done, total, name).
 
     Raises:
-        LatteError: see :func:`schedule_unit`.
+        LatteError: see :func:`swirl.pipeline.schedule`.
     """
     recipes = Recipes(graph)
     asked = candidates(graph, recipes, differentiated.seeded)
@@ -184,42 +170,54 @@ def make_plan(
         units = net_units(graph, programs, chains, recipes, left)
         same = takewhile(lambda pair: pair[0] == pair[1].unit, zip(units, done, strict=False))
         done = [item for _, item in same]
-        declined = _schedule_rest(recipes, target, units, done, memos, on_stage)
+        declined = _schedule_rest(recipes, units, done, kept, on_stage)
         if declined is None:
             break
         unit, why = declined
         if (why.chain or unit.name, why.phase) in left:
             raise why
         left[why.chain or unit.name, why.phase] = why.message
-    untuned = [
-        Untuned(unit.name, phase, short_name(unit.recipe.path), left[unit.name, phase])
-        for unit in units
-        for phase in unit.parts
-        if unit.recipe is not None and unit.recipe.path is not None and (unit.name, phase) in left
-    ]
-    return Plan(target, chains, programs, done, _state_after(done), untuned)
+    return Plan(kept.target, chains, programs, done, state_after(done), tuple(_untuned(done, left)))
 
 
 def _schedule_rest(
     recipes: Recipes,
-    target: Target,
     units: Sequence[Unit],
     done: list[ScheduledUnit],
-    memos: Memos,
+    kept: KeptSchedules,
     on_stage: Callable[[int, int, str], None] | None,
 ) -> tuple[Unit, Declined] | None:
     """Schedule the units after those that are done, and add them to those; or the first one that declines a phase."""
     for position in range(len(done), len(units)):
+        unit, state = units[position], state_after(done)
         if on_stage is not None:
-            on_stage(position, len(units), units[position].name)
-        made = schedule_unit(recipes, target, _state_after(done), units[position], memos)
-        if isinstance(made, Declined):
-            return units[position], made
-        done.append(made)
+            on_stage(position, len(units), unit.name)
+        try:
+            found = kept.scheduled(unit.region, state, unit.recipe, partial(recipes.of_member, unit.members))
+        except LatteError as error:
+            if error.location is None:  # no command asked for it: the body is at fault
+                error.message, error.location = f"{unit.name}: {error.message}", unit.location()
+            raise
+        if isinstance(found.made, Declined):
+            return unit, found.made
+        done.append(ScheduledUnit(unit, found.made, found, merged(state, unit.name, found.made.state)))
     if on_stage is not None:
         on_stage(len(units), len(units), "")
     return None
 
 
-def _state_after(done: Sequence[ScheduledUnit]) -> PlanState:
-    return done[-1].result.state if done else PlanState()
+def state_after(done: Sequence[ScheduledUnit]) -> PlanState:
+    """The state of the plan after units."""
+    return done[-1].state if done else PlanState()
+
+
+def _untuned(done: Sequence[ScheduledUnit], left: Mapping[tuple[str, str], str]) -> Iterator[Untuned]:
+    """What recipes in files have left to the default schedule."""
+    for item in done:
+        unit = item.unit
+        if unit.recipe is None or unit.recipe.path is None:
+            continue
+        for phase in unit.parts:
+            reason = left.get((unit.name, phase)) or (item.result.untuned if phase == INFERENCE else "")
+            if reason:
+                yield Untuned(unit.name, phase, short_name(unit.recipe.path), reason)

@@ -4,7 +4,7 @@ which files are recipes for chains of layers."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import resources
 from pathlib import Path
@@ -152,7 +152,9 @@ class Recipes:
 
     def _file(self, path: Path) -> Recipe:
         if path not in self._read:
-            self._read[path] = read_recipe(path)
+            found = read_recipe(path)
+            own = path.parent == _shipped()  # those look at no names
+            self._read[path] = replace(found, shares=True) if own else found
         return self._read[path]
 
     def _for_one(self, path: Path) -> Recipe:

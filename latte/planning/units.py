@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from latte.autodiff.differentiated import LayerPrograms
@@ -14,6 +14,7 @@ from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
 from latte.planning.chains import Chain, Chains
 from latte.planning.recipes import Recipes
+from swirl.declared import Declared
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, fresh
@@ -27,42 +28,35 @@ class Unit:
     """Programs that are scheduled together.
 
     Args:
-        name: ``conv1``, or ``conv1_relu1``.
         members: the layers, sources first.
-        parts: phase → the layers' programs, in order of execution.
         recipe: None leaves the canonical programs.
-        local: of a chain: storage → name of the buffer in the joined programs.
-        internal: of a chain: phase → storage that only programs of this unit need.
-        lays_out: prefixes of the storage whose layout this unit chooses.
-        parameters: storage of parameters, and of their gradients → whether this unit chooses the layout.
-        names: kind of layer → its own names for buffers → buffer; for ``""`` the unit's names, also of buffers that
-            belong to phases which are joined with another layer's.
+        region: the programs.
     """
 
-    name: str
     members: tuple[Ensemble, ...]
-    parts: Mapping[str, tuple[Part, ...]]
     recipe: Recipe | None
-    local: Mapping[str, str] = field(default_factory=dict)
-    internal: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    lays_out: tuple[str, ...] = ()
-    parameters: Mapping[str, bool] = field(default_factory=dict)
-    names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
+    region: Declared
+
+    @property
+    def name(self) -> str:
+        """``conv1``, or ``conv1_relu1``."""
+        return self.region.name
+
+    @property
+    def parts(self) -> Mapping[str, tuple[Part, ...]]:
+        """Phase → the layers' programs, in order of execution."""
+        return self.region.parts
 
     @property
     def joined(self) -> bool:
         """Whether these are the programs of several layers."""
-        return len(self.members) > 1
+        return self.region.joined
 
     def location(self, phase: str = "forward") -> str | None:
         """``file:line`` of the body that a phase of the last layer comes from."""
         layer = self.members[-1]
         written = phase if phase in PHASES and layer.has_phase(phase) else "forward"
         return layer.body(written).location() if layer.has_phase(written) else None
-
-    def programs(self) -> Iterator[Program]:
-        """Every program in it."""
-        yield from (part.program for parts in self.parts.values() for part in parts)
 
 
 def net_units(
@@ -107,7 +101,8 @@ def net_units(
             if unit.parts:
                 lays_out, parameters = _lays_out(unit.members, first_users)
                 internal = _internal(unit, users)
-                result.append(replace(unit, internal=internal, lays_out=lays_out, parameters=parameters))
+                region = replace(unit.region, internal=internal, lays_out=lays_out, parameters=parameters)
+                result.append(replace(unit, region=region))
         if rest[name].programs or not item.programs:
             recipe = recipes.of(item.ensemble, phases_left.get(name, ()))
             result.append(_alone(rest[name], item, recipe, first_users))
@@ -150,7 +145,8 @@ def _alone(
     names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
     members = (item.ensemble,)
     lays_out, parameters = _lays_out(members, first_users)
-    return Unit(item.ensemble.name, members, parts, recipe, lays_out=lays_out, parameters=parameters, names={"": names})
+    name, own = item.ensemble.name, {"": names}
+    return Unit(members, recipe, Declared(name, (name,), parts, {}, {}, lays_out, parameters, own))
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
@@ -166,7 +162,8 @@ def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
     local = _local_names(chain.members, items)
     names = _names_by_kind(items)
     names[""] = {local[record.name]: record for own in list(names.values()) for record in own.values()}
-    return Unit(chain.name, chain.members, parts, chain.recipe, local, names=names)
+    layers = tuple(member.name for member in chain.members)
+    return Unit(chain.members, chain.recipe, Declared(chain.name, layers, parts, local, names=names))
 
 
 def _users(joined: Iterable[Unit], rest: Iterable[LayerPrograms]) -> dict[tuple[bool, str], set[str]]:

@@ -202,7 +202,7 @@ def bind(
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return [arrays[compiled.program.buffers[name].name] for name in compiled.source.buffers]
+    return [arrays[compiled.bound[name]] for name in compiled.source.buffers]
 
 
 def execution_order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
@@ -245,12 +245,7 @@ def _buffers(
 
 def _logical(item: CompiledPhase) -> Iterable[Buffer]:
     """The buffers that are left in the end, with their first shapes: commands and layouts may change those."""
-    found: dict[str, Buffer] = {}
-    for stage in item.stages:
-        for record in stage.program.buffers.values():
-            if record.name in item.storage:
-                found.setdefault(record.name, record)
-    return found.values()
+    return (item.declared[name] for name in sorted(item.storage))
 
 
 def _arrays(buffers: Mapping[str, Buffer], shared: Executable | None, runner: Runner) -> dict[str, np.ndarray]:

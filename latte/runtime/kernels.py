@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from latte.model.ensemble import Ensemble
-from latte.planning.plan import Plan
+from latte.planning.plan import Plan, ScheduledUnit
 from latte.planning.units import Unit
 from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.dump.write import dump_kernel, dump_stages
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.jit import Kernel, Progress, build, load
 from swirl.libraries import Built
-from swirl.memo import Memo
-from swirl.pipeline import Stage, generate
+from swirl.pipeline import Stage
 from swirl.target import Target
 
 
 @dataclass(frozen=True)
 class GeneratedPhase:
-    """One phase of one unit (a layer, or the layers of a chain): its stages and its C++."""
+    """One phase of one unit (a layer, or the layers of a chain): its stages and its C++.
+
+    Args:
+        unit: the layer, or the layers.
+        phase: of it.
+        stages: of the compiler, made when somebody looks.
+        declared: storage → buffer as it was first, with its logical shape.
+        source: the C++.
+        bound: name of a buffer in it → storage.
+    """
 
     unit: Unit
     phase: str
-    stages: tuple[Stage, ...]
+    stages: Sequence[Stage]
+    declared: Mapping[str, Buffer]
     source: KernelSource
+    bound: Mapping[str, str]
+
+    @property
+    def program(self) -> Program:
+        """The nests that the C++ is made of."""
+        return self.stages[-1].program
 
 
 @dataclass(frozen=True)
@@ -43,20 +59,16 @@ class CompiledPhase(GeneratedPhase):
         """The layer; of a chain, the last one, whose value it computes."""
         return self.unit.members[-1]
 
-    @property
-    def program(self) -> Program:
-        return self.stages[-1].program
-
     @cached_property
     def storage(self) -> set[str]:
         """The storage that the kernel touches."""
-        return {record.name for record in self.program.buffers.values()}
+        return set(self.bound.values())
 
     @cached_property
     def fused_away(self) -> set[str]:
         """The storage between the layers of a chain that the kernel does not need."""
-        before = {record.name for record in self.stages[0].program.buffers.values()}
-        return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
+        before = {record.name for part in self.unit.parts[self.phase] for record in part.program.buffers.values()}
+        return (before & set(self.unit.region.internal.get(self.phase, ()))) - self.storage
 
 
 def generate_kernels(
@@ -76,19 +88,24 @@ def generate_kernels(
         for phase in item.result.stages:
             if phases is not None and phase not in phases:
                 continue
-            stages = item.finished(phase, plan.state, plan.target)
-            if dump is not None:
-                dump_stages(dump / item.unit.name / phase, stages)
-            source = _generated(item.unit, phase, stages, plan.target, item.memo)
-            yield GeneratedPhase(item.unit, phase, stages, source)
+            yield _generated(item, phase, plan, dump)
 
 
-def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target, memo: Memo) -> KernelSource:
+def _generated(item: ScheduledUnit, phase: str, plan: Plan, dump: Path | None) -> GeneratedPhase:
+    stages = item.stages(phase, plan.state, plan.target)
+    if dump is not None:
+        dump_stages(dump / item.unit.name / phase, stages)
     try:
-        return generate(stages, target, memo=memo)
+        kernel = item.kernel(phase, plan.state, plan.target)
     except Unsupported as error:
-        error.message, error.location = f"{unit.name}, {phase}: {error.message}", unit.location(phase)
+        error.message, error.location = f"{item.unit.name}, {phase}: {error.message}", item.unit.location(phase)
         raise
+    region = plan.state.regions[item.unit.name]
+    declared = {**item.result.stored[phase]}
+    declared |= {r.name: r for part in item.unit.parts[phase] for r in part.program.buffers.values()}
+    if not declared.keys() >= set(kernel.bound.values()):  # what is copied: another layer's
+        declared |= {copy.source.name: copy.source for copy in region.phases[phase].copies}
+    return GeneratedPhase(item.unit, phase, stages, declared, kernel.source, kernel.bound)
 
 
 def build_kernels(
@@ -117,6 +134,6 @@ def build_kernels(
         for item, made in zip(items, built, strict=True):
             dump_kernel(dump / item.unit.name / item.phase, item.source, made.command)
     return [
-        CompiledPhase(item.unit, item.phase, item.stages, item.source, load(made), made)
+        CompiledPhase(**vars(item), kernel=load(made), built=made)
         for item, made in zip(items, built, strict=True)
     ]

@@ -217,7 +217,7 @@ for chunk in range({chunks}):
             keys.append((program.text, tuple((buffer.dtype, buffer.layout) for buffer in program.buffers.values())))
             if keys[-1] not in sources:
                 stages = schedule_alone({"update": program}, part.recipe, target).stages["update"]
-                sources[keys[-1]] = generate(finish(stages), target)
+                sources[keys[-1]] = generate(finish(stages)[-1].program, target)
             given.append({**{name: array for name, (_, array) in part.arrays.items()}, **scalars})
         generating = perf_counter() - start
         built = build(list(sources.values()), target)

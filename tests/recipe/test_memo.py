@@ -62,7 +62,7 @@ def run(recipe: Recipe | None, given: dict[str, Program] | None = None) -> tuple
         memo = memos.of(given.values())
         scheduled = schedule_alone(given, recipe, TARGET, ["scale1."], memo)
         finished = {phase: finish(stages, memo) for phase, stages in scheduled.stages.items()}
-        sources = {phase: generate(stages, TARGET, memo=memo) for phase, stages in finished.items()}
+        sources = {phase: generate(stages[-1].program, TARGET, memo=memo) for phase, stages in finished.items()}
     return scheduled, {"stages": shown(finished), "sources": sources}, memo
 
 
