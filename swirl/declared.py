@@ -58,7 +58,9 @@ class Declared:
     def owners(self) -> list[str]:
         """The names of layers, and of these programs, that appear in it, in the order of their appearance."""
         places = [f"{self.name}.", *(f"{layer}." for layer in self.layers)]
-        places += [place for program in self.programs() for place in (program.name, *_storage(program.buffers.values()))]
+        places += [
+            place for program in self.programs() for place in (program.name, *_storage(program.buffers.values()))
+        ]
         places += [*self.local, *(storage for known in self.internal.values() for storage in sorted(known))]
         places += [*self.lays_out, *self.parameters, *_storage(self.buffers())]
         return list(dict.fromkeys(owner for place in places for owner in place.split(".")[:-1]))

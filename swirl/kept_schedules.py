@@ -6,8 +6,8 @@ of layers are no part of it, unless the recipe may look at them. What a recipe's
 Within a compilation equal regions share one outcome; on disk it is an entry of the cache folder. A damaged entry counts
 as one that does not exist.
 
-An entry holds texts of JSON, in which tokens stand for names. What planning goes on with is read at once, the rest (nests,
-stages, commands) when somebody looks.
+An entry holds texts of JSON, in which tokens stand for names. What planning goes on with is read at once, the rest
+(nests, stages, commands) when somebody looks.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class KeptSchedules:
     def __init__(self, memos: Memos, target: Target):
         self._memos, self.target = memos, target
         self._known: dict[str, _Entry] = {}
+        self.computed = 0
+        """How many regions have been scheduled by their recipes, and were not known."""
 
     def scheduled(self, declared: Declared, state: PlanState, recipe: Recipe | None, recipes: RecipeOf) -> Kept:
         """A region after its recipe.
@@ -112,6 +114,7 @@ class KeptSchedules:
         memo = partial(self._memos.of, list(declared.programs()))
 
         def computed(declared: Declared, seen: PlanState) -> Scheduled | Declined:
+            self.computed += 1
             return schedule_declared(declared, seen, recipe, self.target, memo(), recipes)
 
         identity, shares = ("none", True) if recipe is None else (recipe.identity, recipe.shares)

@@ -176,14 +176,12 @@ def schedule_declared(
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :func:`schedule`.
     """
-    if declared.joined:
-        joined = {
-            phase: together(f"{declared.name}.{phase}", parts, declared.local, memo)
-            for phase, parts in declared.parts.items()
-        }
-        stages = {phase: (Stage("lowered", program),) for phase, program in joined.items()}
-    else:
-        stages = {phase: canonical_stages(part.program, memo) for phase, (part,) in declared.parts.items()}
+    stages: dict[str, tuple[Stage, ...]] = {}
+    for phase, parts in declared.parts.items():
+        if declared.joined:
+            stages[phase] = (Stage("lowered", together(f"{declared.name}.{phase}", parts, declared.local, memo)),)
+        else:
+            stages[phase] = canonical_stages(parts[0].program, memo)
     programs = {phase: made[-1].program for phase, made in stages.items()}
     state, followed = with_layer_region(state, region_of(declared, programs), memo)
     made = schedule(state, declared.name, recipe, target, memo, before=stages, recipes=recipes)

@@ -175,7 +175,11 @@ def seen_by(state: PlanState, declared: Declared) -> PlanState:
     storage = dict.fromkeys((*(buffer.name for buffer in declared.buffers()), *declared.parameters))
     chains = {
         name: replace(
-            chain, phases={}, internal={}, names={}, parameters={s: c for s, c in chain.parameters.items() if s in storage}
+            chain,
+            phases={},
+            internal={},
+            names={},
+            parameters={s: c for s, c in chain.parameters.items() if s in storage},
         )
         for name, chain in state.regions.items()
         if chain.given and chain.joined and not declared.joined and declared.layers[0] in chain.layers

@@ -123,6 +123,8 @@ def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], other
     functions = dict(otherwise.functions) if otherwise and not lays_out else {}
     functions |= {phase: replay(recorded) for phase, recorded in commands.items()}
     kept = otherwise.identity if otherwise and not lays_out else "commands"
-    plain = all(is_plain((command.arguments, command.options)) for recorded in commands.values() for command in recorded)
+    plain = all(
+        is_plain((command.arguments, command.options)) for recorded in commands.values() for command in recorded
+    )
     identity = cache_key("commands", kept, repr(commands)) if plain and kept is not None else None
     return Recipe(name, functions, path=otherwise.path if otherwise else None, identity=identity)

@@ -1,5 +1,5 @@
-"""What a recipe's outcome depends on besides ``s`` and ``target``: its own text, those of the files that it imports, and
-what it says that it reads.
+"""What a recipe's outcome depends on besides ``s`` and ``target``: its own text, those of the files that it imports,
+and what it says that it reads.
 
 A recipe is a function of ``s`` and ``target``. One that may look at something else (it imports other modules than those
 here, opens files, prints, keeps counts in globals) has no identity, and its outcomes are not kept, unless it says what
@@ -44,7 +44,20 @@ PURE = {
 """Modules whose functions are functions of their arguments."""
 COMPILER = {"swirl.building", "swirl.errors", "swirl.ir", "swirl.recipe", "swirl.target", "swirl.transforms"}
 """The compiler's own, whose sources are a part of every key."""
-EFFECTS = {"__import__", "breakpoint", "compile", "eval", "exec", "getattr", "globals", "id", "input", "open", "print", "vars"}
+EFFECTS = {
+    "__import__",
+    "breakpoint",
+    "compile",
+    "eval",
+    "exec",
+    "getattr",
+    "globals",
+    "id",
+    "input",
+    "open",
+    "print",
+    "vars",
+}
 """Functions that look at other things, or are seen by others."""
 REVEALING = {"layers", "nests", "outcomes", "programs", "state", "trace"}
 """Attributes of a schedule that tell the names of layers."""
@@ -121,7 +134,9 @@ def _is_function(text: bytes, beside: frozenset[str]) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.Global) or (isinstance(node, ast.Name) and node.id in EFFECTS):
             return False
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and not all(_is_pure(module, beside) for module in _modules(node)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not all(
+            _is_pure(module, beside) for module in _modules(node)
+        ):
             return False
     return True
 
@@ -136,7 +151,7 @@ def _modules(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 
 def _is_pure(module: str, beside: frozenset[str]) -> bool:
-    top, _, rest = module.partition(".")
+    top = module.partition(".")[0]
     if top == "swirl":
         return ".".join(module.split(".")[:2]) in COMPILER
     return top in PURE or module.rpartition(".")[2] in beside

@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from swirl.errors import Declined
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.ir.text import from_json, to_json

@@ -60,7 +60,7 @@ class DefaultChain:
         Args:
             left: name of a chain and phase → why that phase is left apart: a longer chain has not this phase, either.
         """
-        phases = ("forward", "backward")
+        phases: tuple[str, ...] = ("forward", "backward")
         if len(self.pairs) > 1:
             phases = tuple(phase for phase in phases if not any((pair, phase) in left for pair in self.pairs))
         if not phases:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -126,7 +126,7 @@ class Plan:
         return [item.unit for item in self.scheduled]
 
     @property
-    def outcomes(self) -> dict[str, tuple[Outcome, ...]]:
+    def outcomes(self) -> dict[str, Sequence[Outcome]]:
         """Unit → the outcomes of the commands of its recipe."""
         return {item.unit.name: item.result.outcomes for item in self.scheduled}
 
@@ -147,7 +147,25 @@ def make_plan(
     differentiated: Differentiated,
     kept: KeptSchedules,
     on_stage: Callable[[int, int, str], None] | None = None,
+    until: Callable[[Unit], bool] = lambda unit: False,
 ) -> Plan:
+    """Schedule a net; see :func:`planning`."""
+    steps = planning(graph, differentiated, kept, on_stage, until)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+
+
+def planning(
+    graph: Graph,
+    differentiated: Differentiated,
+    kept: KeptSchedules,
+    on_stage: Callable[[int, int, str], None] | None = None,
+    until: Callable[[Unit], bool] = lambda unit: False,
+) -> Generator[tuple[ScheduledUnit, PlanState], None, Plan]:
     """Schedule a net, unit by unit in the order of execution. Where a recipe declines a phase, the chain that it is for
     has it no longer: chains are chosen again, and the units that are then the same stay as they are.
 
@@ -156,6 +174,14 @@ def make_plan(
         differentiated: its programs.
         kept: the schedules that are known.
         on_stage: told of every unit scheduled (done, total, name).
+        until: the plan ends with the first unit for which this is true.
+
+    Yields:
+        each unit once nobody else will lay out the storage that it touches, and the state then. A chain that declines
+        later may still take it apart.
+
+    Returns:
+        the plan.
 
     Raises:
         LatteError: see :func:`swirl.pipeline.schedule`.
@@ -164,46 +190,58 @@ def make_plan(
     asked = candidates(graph, recipes, differentiated.seeded)
     left: dict[tuple[str, str], str] = {}
     done: list[ScheduledUnit] = []
+    waiting: list[ScheduledUnit] = []
     while True:
         chains = chosen_chains(asked, left)
         programs = differentiated.programs(chained_order(graph, chains.found))
         units = net_units(graph, programs, chains, recipes, left)
+        units = units[: next((place for place, unit in enumerate(units) if until(unit)), len(units)) + 1]
         same = takewhile(lambda pair: pair[0] == pair[1].unit, zip(units, done, strict=False))
         done = [item for _, item in same]
-        declined = _schedule_rest(recipes, units, done, kept, on_stage)
+        waiting = [item for item in waiting if any(item is other for other in done)]
+        declined, settled = None, _settled(units)
+        for position in range(len(done), len(units)):
+            if on_stage is not None:
+                on_stage(position, len(units), units[position].name)
+            made = _scheduled(recipes, units[position], state_after(done), kept)
+            if isinstance(made, Declined):
+                declined = units[position], made
+                break
+            done.append(made)
+            waiting.append(made)
+            ready = [item for item in waiting if settled[item.unit.name] <= position]
+            waiting = [item for item in waiting if settled[item.unit.name] > position]
+            for item in ready:
+                yield item, made.state
         if declined is None:
             break
         unit, why = declined
         if (why.chain or unit.name, why.phase) in left:
             raise why
         left[why.chain or unit.name, why.phase] = why.message
+    if on_stage is not None:
+        on_stage(len(done), len(done), "")
     return Plan(kept.target, chains, programs, done, state_after(done), tuple(_untuned(done, left)))
 
 
-def _schedule_rest(
-    recipes: Recipes,
-    units: Sequence[Unit],
-    done: list[ScheduledUnit],
-    kept: KeptSchedules,
-    on_stage: Callable[[int, int, str], None] | None,
-) -> tuple[Unit, Declined] | None:
-    """Schedule the units after those that are done, and add them to those; or the first one that declines a phase."""
-    for position in range(len(done), len(units)):
-        unit, state = units[position], state_after(done)
-        if on_stage is not None:
-            on_stage(position, len(units), unit.name)
-        try:
-            found = kept.scheduled(unit.region, state, unit.recipe, partial(recipes.of_member, unit.members))
-        except LatteError as error:
-            if error.location is None:  # no command asked for it: the body is at fault
-                error.message, error.location = f"{unit.name}: {error.message}", unit.location()
-            raise
-        if isinstance(found.made, Declined):
-            return unit, found.made
-        done.append(ScheduledUnit(unit, found.made, found, merged(state, unit.name, found.made.state)))
-    if on_stage is not None:
-        on_stage(len(units), len(units), "")
-    return None
+def _scheduled(recipes: Recipes, unit: Unit, state: PlanState, kept: KeptSchedules) -> ScheduledUnit | Declined:
+    """A unit after its recipe, or the phase that the recipe declines."""
+    try:
+        found = kept.scheduled(unit.region, state, unit.recipe, partial(recipes.of_member, unit.members))
+    except LatteError as error:
+        if error.location is None:  # no command asked for it: the body is at fault
+            error.message, error.location = f"{unit.name}: {error.message}", unit.location()
+        raise
+    if isinstance(found.made, Declined):
+        return found.made
+    return ScheduledUnit(unit, found.made, found, merged(state, unit.name, found.made.state))
+
+
+def _settled(units: Sequence[Unit]) -> dict[str, int]:
+    """Unit → the place of the last unit that may lay out storage that it touches."""
+    last = {layer: place for place, unit in enumerate(units) for layer in unit.region.layers}
+    owners = {unit.name: {buffer.name.partition(".")[0] for buffer in unit.region.buffers()} for unit in units}
+    return {name: max((last[layer] for layer in known if layer in last), default=0) for name, known in owners.items()}
 
 
 def state_after(done: Sequence[ScheduledUnit]) -> PlanState:

@@ -171,7 +171,9 @@ def _users(joined: Iterable[Unit], rest: Iterable[LayerPrograms]) -> dict[tuple[
     what inference computes."""
     users: dict[tuple[bool, str], set[str]] = {}
     every = [("", phase, program) for item in rest for phase, program in item.programs.items()]
-    every += [(unit.name, phase, part.program) for unit in joined for phase, parts in unit.parts.items() for part in parts]
+    every += [
+        (unit.name, phase, part.program) for unit in joined for phase, parts in unit.parts.items() for part in parts
+    ]
     for user, phase, program in every:
         for record in program.buffers.values():
             users.setdefault((phase == INFERENCE, record.name), set()).add(user)

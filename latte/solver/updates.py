@@ -222,7 +222,7 @@ for chunk in range({chunks}):
         generating = perf_counter() - start
         built = build(list(sources.values()), target)
         kernels: dict[object, Kernel] = {key: load(unit) for key, unit in zip(sources, built, strict=True)}
-        self._session.add_report(make_report(built, perf_counter() - start, generating))
+        self._session.add_report(make_report(built, perf_counter() - start, {"generating": generating}))
         steps = [
             (kernels[key], [arrays[buffer] for buffer in sources[key].buffers])
             for key, arrays in zip(keys, given, strict=True)

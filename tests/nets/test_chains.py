@@ -32,6 +32,7 @@ from latte.planning.plan import Untuned, make_plan
 from latte.runtime.session import NotTuned
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.target import resolve_target
 from tests.lowered import lowered
@@ -263,8 +264,8 @@ def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
     )
     net = Net(2)
     BatchNormLayer(net, ConvLayer(net, MemoryDataLayer(net, (3, 7, 5)), num_filters=33, kernel=1, stride=1, pad=0))
-    with Memos() as memos:
-        plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, 2)), resolve_target(), memos)
+    with Memos() as memos, KeptSchedules(memos, resolve_target()) as kept:
+        plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, 2)), kept)
     why = "forward is not compiled as conv1_batch_norm1: 1 × 1 with a ragged block of filters"
     assert any(note.startswith(why) for note in plan.notes["conv1"])
 
@@ -276,9 +277,9 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
         source = ConvLayer(net, source, num_filters=3, kernel=1, stride=1, pad=0)
         source = ReLULayer(net, BatchNormLayer(net, source))
     told: Counter[str] = Counter()
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, resolve_target()) as kept:
         programs = differentiate(net.graph, lower_layers(net.graph, 2))
-        plan = make_plan(net.graph, programs, resolve_target(), memos, lambda done, count, name: told.update([name]))
+        plan = make_plan(net.graph, programs, kept, lambda done, count, name: told.update([name]))
     left = [note for notes in plan.chains.notes.values() for note in notes if "is not compiled as" in note]
     assert len(set(left)) == 8  # conv–batch norm–ReLU, then conv–batch norm, of four blocks
     assert told["conv1_batch_norm1_relu1"] == told["conv4_batch_norm4_relu4"] <= 3

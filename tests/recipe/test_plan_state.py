@@ -13,6 +13,7 @@ from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
 from swirl.errors import LatteError
 from swirl.ir.buffers import Layout
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.plan_state import lone_region, resolve, stored
 from swirl.recipe import Schedule
@@ -83,9 +84,9 @@ def test_to_take_a_command_back_is_to_keep_the_state(optional: bool) -> None:
 
 
 def planned(net: Net) -> Plan:
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, TARGETS["avx512"]) as kept:
         differentiated = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-        return make_plan(net.graph, differentiated, TARGETS["avx512"], memos)
+        return make_plan(net.graph, differentiated, kept)
 
 
 def test_a_layout_that_a_chain_has_chosen_stays_though_a_layer_has_phases_of_its_own(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from latte.frontend.lowered import lower_layers
 from latte.planning.plan import make_plan
 from latte.planning.recipes import Recipes
 from swirl.ir.buffers import Layout
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.pipeline import schedule_alone
 from swirl.target import get_target
@@ -87,9 +88,9 @@ def test_applied_and_skipped_in_chains(
     net.force_backward = True
     declare(net, MemoryDataLayer(net, shape))
     lines = []
-    with Memos() as memos:
-        programs = differentiate(net.graph, lower_layers(net.graph, 8))
-        plan = make_plan(net.graph, programs, get_target("avx512"), memos)
+    programs = differentiate(net.graph, lower_layers(net.graph, 8))
+    with Memos() as memos, KeptSchedules(memos, get_target("avx512")) as kept:
+        plan = make_plan(net.graph, programs, kept)
     for item in plan.scheduled:
         outcomes = item.result.outcomes
         if item.unit.joined:
