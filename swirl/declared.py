@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -54,6 +55,10 @@ class Declared:
         """Every buffer that a program or a name stands for."""
         yield from (buffer for program in self.programs() for buffer in program.buffers.values())
         yield from (buffer for known in self.names.values() for buffer in known.values())
+
+    def has(self, pattern: re.Pattern[str]) -> bool:
+        """Whether a name in these programs, other than those of layers, has this form."""
+        return any(pattern.search(identity(anonymous(program).program)) for program in self.programs())
 
     def owners(self) -> list[str]:
         """The names of layers, and of these programs, that appear in it, in the order of their appearance."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
@@ -36,6 +37,8 @@ from swirl.values import NotAValue, from_value, to_value
 
 FILE = "schedule.json"
 _TOKEN = re.compile(r"zR(\d+)z")
+_PARTS = {"plan": str, "touched": str, "outcomes": str, "nests": dict, "stages": dict}
+"""What an entry of a region that was scheduled holds, beside ``built_on`` and ``kernels``."""
 _DAMAGED = (AttributeError, IndexError, KeyError, SyntaxError, TypeError, ValueError)
 
 RecipeOf = Callable[[str], "Recipe | None"]
@@ -118,6 +121,7 @@ class KeptSchedules:
             return schedule_declared(declared, seen, recipe, self.target, memo(), recipes)
 
         identity, shares = ("none", True) if recipe is None else (recipe.identity, recipe.shares)
+        shares = shares and not declared.has(_TOKEN)
         if version is None or identity is None:
             return Kept(computed(declared, seen), None, (), memo)
         names = tuple(_owners(declared, seen)) if shares else ()
@@ -171,10 +175,7 @@ class _Entry:
     def holds(self, recipes: RecipeOf) -> bool:
         """Whether the outcome is known, and the recipes that the recipe has built on are still the same."""
         built_on = self._texts.get("built_on")
-        if not isinstance(built_on, dict):
-            return False
-        found = {kind: recipes(kind) for kind in built_on}
-        return all(_identity(found[kind]) == known for kind, known in built_on.items())
+        return built_on is not None and all(_identity(recipes(kind)) == known for kind, known in built_on.items())
 
     def keep(self, made: Scheduled | Declined, recipes: RecipeOf, shares: bool) -> bool:
         """Take an outcome, or say that it cannot be kept.
@@ -236,14 +237,13 @@ class _Entry:
         key = cache_key(phase, *(repr(state.layout(storage)) for storage in touched))
         try:
             source, bound = json.loads(_named(names, self._texts["kernels"][key]))
-            return BoundKernel(KernelSource(source["name"], source["source"], tuple(source["buffers"])), bound)
+            return BoundKernel(KernelSource(**{**source, "buffers": tuple(source["buffers"])}), bound)
         except _DAMAGED:
             pass
         made = make()
         tokens = {name: f"zR{number}z" for number, name in enumerate(names)}
         bound = {local: renamed_storage(storage, tokens) for local, storage in made.bound.items()}
-        source = {"name": made.source.name, "source": made.source.source, "buffers": made.source.buffers}
-        self._texts["kernels"][key] = json.dumps([source, bound])
+        self._texts["kernels"][key] = json.dumps([asdict(made.source), bound])
         self._changed = True
         return made
 
@@ -267,7 +267,19 @@ def _read(key: str) -> dict[str, Any]:
         found = json.loads((cache_folder() / key / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("kernels"), dict) else {}
+    return found if _is_entry(found) else {}
+
+
+def _is_entry(found: Any) -> bool:
+    """Whether what was read has the form of an entry."""
+    if not isinstance(found, dict):
+        return False
+    parts = {"declined": str} if "declined" in found else _PARTS
+    return all(
+        isinstance(found.get(name), kind)
+        and (kind is str or all(isinstance(each, (str, NoneType)) for each in found[name].values()))
+        for name, kind in {**parts, "built_on": dict, "kernels": dict}.items()
+    )
 
 
 def _identity(recipe: Recipe | None) -> str | None:
