@@ -25,6 +25,7 @@ from latte.tools.bench.assembly import Counts, counts, innermost_loops, instruct
 from latte.tools.bench.report import machine, replaced  # noqa: E402
 from latte.tools.bench.walk import touching  # noqa: E402
 from swirl.ir.nest import Program  # noqa: E402
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos  # noqa: E402
 from swirl.target import TARGETS  # noqa: E402
 from swirl.transforms import LAYOUT_COMMANDS  # noqa: E402
@@ -88,15 +89,15 @@ def _nest(shown: Shown) -> str:
 def _scheduled(shown: Shown) -> tuple[list[str], Program]:
     """The commands on a phase and on layouts that were applied, and the nests before memory is addressed."""
     net, layers = shown.declare()
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, TARGET) as kept:
         programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-        plan = make_plan(net.graph, programs, TARGET, memos)
+        plan = make_plan(net.graph, programs, kept)
         item = next(
             item
             for item in plan.scheduled
             if item.unit.members[-1].name == layers[-1] and shown.phase in item.result.stages
         )
-        stages = item.finished(shown.phase, plan.state, TARGET)
+        stages = item.stages(shown.phase, plan.state, TARGET)
     physical = next(index for index, stage in enumerate(stages) if stage.name == "physical")
     program = stages[physical - 1].program
     # The layers of a chain share layouts: each is said once.

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
 
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
@@ -16,21 +15,20 @@ from latte.model.checks import is_integer
 from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.model.source_location import Located, user_location, user_stacklevel
-from latte.planning.plan import make_plan
+from latte.planning.plan import planning
 from latte.runtime.executable import Executable, bind
-from latte.runtime.kernels import build_kernels, generate_kernels
-from latte.runtime.report import CompileReport, FixedSize, make_report
+from latte.runtime.kernels import compile_kernels
+from latte.runtime.report import CompileReport, FixedSize, Times, make_report
 from latte.runtime.session import Session
 from swirl.alone import alone
 from swirl.config import MAX_THREADS, settings
 from swirl.errors import DeclarationError, TargetError
 from swirl.jit import Progress, progress_bar
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.phases import INFERENCE
 from swirl.runner import Runner
 from swirl.target import Target, resolve_target
-
-T = TypeVar("T")
 
 
 @alone
@@ -64,34 +62,23 @@ def compile_graph(
     Raises:
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
-    start, dump = perf_counter(), _dump_folder(graph, batch_size)
-    with Memos() as memos, _progress_bars(show_progress) as (scheduling, compiling):
-        lowered = lower_layers(graph, batch_size)
-        differentiated = differentiate(graph, lowered, seeded, frozen)
-        plan = make_plan(graph, differentiated, target, memos, scheduling)
-        planned = perf_counter() - start
-        generated = _Timed(generate_kernels(plan, dump, None if trains else (INFERENCE,)))
-        kernels = build_kernels(generated, target, compiling, dump)
-        executable = bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
-    built = (kernel.built for kernel in kernels)
-    fixed = [FixedSize(k.unit.name, k.phase, k.program.fixed) for k in kernels if k.program.fixed and batch_size > 1]
-    seconds, generating = perf_counter() - start, planned + generated.seconds
-    return executable, make_report(built, seconds, generating, plan.untuned, fixed)
-
-
-class _Timed(Iterator[T]):
-    """Items that are made one after the other, and the seconds that making them has taken."""
-
-    def __init__(self, items: Iterator[T]):
-        self._items = items
-        self.seconds = 0.0
-
-    def __next__(self) -> T:
-        start = perf_counter()
-        try:
-            return next(self._items)
-        finally:
-            self.seconds += perf_counter() - start
+    start, dump, times = perf_counter(), _dump_folder(graph, batch_size), Times()
+    with Memos() as memos, KeptSchedules(memos, target) as kept, _progress_bars(show_progress) as bars:
+        scheduling, compiling = bars
+        with times("lowering"):
+            lowered = lower_layers(graph, batch_size)
+        with times("differentiating"):
+            differentiated = differentiate(graph, lowered, seeded, frozen)
+            differentiated.programs()
+        steps = planning(graph, differentiated, kept, scheduling)
+        phases = None if trains else (INFERENCE,)
+        plan, kernels = compile_kernels(steps, target, times, progress=compiling, dump=dump, phases=phases)
+        with times("binding"):
+            executable = bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
+    built, units = (kernel.built for kernel in kernels), len(plan.units)
+    seconds, known = perf_counter() - start, units - min(units, kept.computed)
+    fixed = [FixedSize(k.unit.name, k.phase, k.fixed) for k in kernels if k.fixed and batch_size > 1]
+    return executable, make_report(built, seconds, times.seconds, units, known, plan.untuned, fixed)
 
 
 def new_session(graph: Graph, target: str | None, threads: int | None, progress: bool) -> Session:

@@ -37,6 +37,6 @@ def present(s: Schedule, phase: str, *names: str) -> list[str]:
     return [name for name in names if name in s.loops(phase)]
 
 
-def leave_other_blocks(s: Schedule, target: Target, phase: str) -> None:
+def leave_other_blocks(s: Schedule, target: Target) -> None:
     if s.blocks("inputs") not in ({}, {0: target.simd_width}):
-        s.leave_apart(phase, f"the source is in other blocks than {target.simd_width} channels")
+        s.decline(f"the source is in other blocks than {target.simd_width} channels")

@@ -21,7 +21,7 @@ def update(s: Schedule, target: Target) -> None:
     if "grad_weights" not in s.buffers("update"):  # the weights are frozen: a sum for each filter
         s.default("update")
         return
-    leave_other_blocks(s, target, "update")
+    leave_other_blocks(s, target)
     if not s.blocks("grad_weights"):
         _plain_update(s, target)
         return

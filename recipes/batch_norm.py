@@ -98,7 +98,7 @@ def schedule(s: Schedule, target: Target, phase: str, stored: str | None = None)
     lanes, loops = _lanes(s, phase), s.loops(phase)
     channel = "c_outer" if "c_outer" in loops else "c"
     if lanes is None:
-        s.leave_apart(phase, "arrays differ in their blocks, or have others than of channels")
+        s.decline("arrays differ in their blocks, or have others than of channels")
     block = s.blocks("inputs").get(0, 1)
     elements, ragged = block, s.shape("inputs")[0] % block > 0
     for loop in ("n", "n_outer", "n_inner", channel, "hw"):

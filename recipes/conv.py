@@ -31,7 +31,7 @@ IMAGES = 8  # whose same pixel is in a register tile: more evict each other, oft
 
 def forward(s: Schedule, target: Target) -> None:
     width = target.simd_width
-    leave_other_blocks(s, target, "forward")
+    leave_other_blocks(s, target)
     if not blocks_pay(s, width):
         _plain_forward(s, target)
         return
@@ -70,14 +70,14 @@ def backward(s: Schedule, target: Target) -> None:
     loops = s.loops("backward")
     if not loops:
         return
-    leave_other_blocks(s, target, "backward")
+    leave_other_blocks(s, target)
     if not s.blocks("grad"):
         _plain_backward(s, target)
         return
     before = loops[: loops.index("k_outer")]
     zeroing = before[-2:] if len(before) > 2 else ()  # none where another reader of the source has done it
     if {"ky", "kx"} & set(zeroing):
-        s.leave_apart("backward", "the kernel is as large as the image, and its taps set the gradient to zero")
+        s.decline("the kernel is as large as the image, and its taps set the gradient to zero")
     few = not s.blocks("inputs") and not _fills(s.shape("inputs")[0], width)
     if not few:
         s.pack("backward", "weights")  # vectors along the input channels
@@ -87,13 +87,13 @@ def backward(s: Schedule, target: Target) -> None:
     _, _, iy, ix = s.subscripts("backward", "grad_inputs")
     single = s.extent("backward", "ky") * s.extent("backward", "kx") == 1
     if few and single and "-" in iy + ix:
-        s.leave_apart("backward", "few channels, whose one tap may be in the zeros around them")
+        s.decline("few channels, whose one tap may be in the zeros around them")
     if not single:
         s.reindex("backward", iy=iy)  # each input pixel gathers, where each output pixel scattered
         if "iy" in s.loops("backward"):
             s.reindex("backward", ix=ix)
         if "ix" not in s.loops("backward"):
-            s.leave_apart("backward", "every tap falls outside of the image")
+            s.decline("every tap falls outside of the image")
         pixels = ["iy", "ix"]
     around = () if zeroing else present(s, "backward", "c", "c_outer", "c_inner")
     s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])

@@ -29,7 +29,7 @@ def statistics_with_the_store(s: Schedule, target: Target) -> None:
     batch norm, and a ReLU, in one pass, from the image stored last."""
     width = target.simd_width
     if not blocks_pay(s, width):
-        s.leave_apart("forward", "few filters: lanes run along the pixels of the convolution, sums across them")
+        s.decline("few filters: lanes run along the pixels of the convolution, sums across them")
     if s.extent("forward", "ky") * s.extent("forward", "kx") > 1:
         short = short_rows(s, target)
         _of_rows(s, short)
@@ -40,11 +40,11 @@ def statistics_with_the_store(s: Schedule, target: Target) -> None:
         s.unroll("forward", "w", 4)
         s.vectorize("forward", "channel" if short else "k", width)
     elif not one_tap(s, "forward"):
-        s.leave_apart("forward", "1 × 1 with a stride, or of a source with zeros around: the image is not one row")
+        s.decline("1 × 1 with a stride, or of a source with zeros around: the image is not one row")
     elif s.shape("value")[0] % width:
-        s.leave_apart("forward", "1 × 1 with a ragged block of filters: statistics need loops of constant bounds")
+        s.decline("1 × 1 with a ragged block of filters: statistics need loops of constant bounds")
     elif prod(s.shape("value")[1:]) < FEWEST:
-        s.leave_apart("forward", f"1 × 1 of images below {FEWEST} pixels: too few for tiles")
+        s.decline(f"1 × 1 of images below {FEWEST} pixels: too few for tiles")
     else:
         _of_pixels(s, width)
         tile_pixels(s, target, "yx", others=2)

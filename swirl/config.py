@@ -127,6 +127,11 @@ def compatibility() -> bool:
     return _switch(os.environ, "LATTE_COMPAT")
 
 
+def variable(name: str) -> str | None:
+    """The value of a variable of the environment that a recipe says it reads; None where it is not set."""
+    return os.environ.get(name)
+
+
 def available_cores() -> int:
     """Number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

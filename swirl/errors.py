@@ -168,19 +168,21 @@ class Refused(CommandError):
         return json.dumps({part: getattr(self, part) for part in parts})
 
 
-class LeftApart(LatteError):
-    """A recipe leaves a phase to others; see :meth:`swirl.recipe.Schedule.leave_apart`.
+class Declined(LatteError):
+    """A recipe leaves a phase to others; see :meth:`swirl.recipe.Schedule.decline`. The planner takes it as an answer.
 
     Args:
         message: why.
         phase: the one that is left.
         location: ``file:line`` of the recipe.
-        unit: the layer or chain that leaves it, once it is known.
+        chain: name of the layers, of a chain or of some of its neighbours, that cannot be together; by default all.
     """
 
-    def __init__(self, message: str, *, phase: str, location: str | None = None, unit: str | None = None):
-        super().__init__(message, location=location, way_out="leave a phase of the recipe's own, once")
-        self.phase, self.unit = phase, unit
+    def __init__(self, message: str, *, phase: str, location: str | None = None, chain: str | None = None):
+        super().__init__(message, location=location, way_out="only the recipe of a net's layer can decline a phase")
+        self.phase, self.chain = phase, chain
+        self.built_on: tuple[str, ...] = ()
+        """The kinds of layers whose recipes the recipe has built on."""
 
 
 class RecipeError(LatteError):

@@ -84,7 +84,7 @@ class Memo:
         decode: Callable[[Any], T],
     ) -> T:
         """The same for a function with another kind of result, which ``encode`` makes a value of JSON (or None)."""
-        if self.known is None or not (_ours(function) and _plain(arguments) and _plain(options)):
+        if self.known is None or not (_ours(function) and is_plain(arguments) and is_plain(options)):
             return function(program, *arguments, **options)
         call = _Call(function, anonymous(program), arguments, options)
         found = self.used.get(call.key) or self.known.get(call.key)
@@ -192,14 +192,15 @@ class Memos:
     """
 
     def __init__(self) -> None:
-        self._version = _version() if settings().memo else None
+        self.version = _version() if settings().memo else None
+        """Identity of this package's sources; None where nothing is kept."""
         self._open: dict[str, Memo] = {}
 
     def of(self, programs: Iterable[Program]) -> Memo:
         """The memo for all results from these programs; equal layers share one."""
-        if self._version is None:
+        if self.version is None:
             return Memo()
-        key = cache_key("schedule", self._version, *(identity(anonymous(program).program) for program in programs))
+        key = cache_key("schedule", self.version, *(identity(anonymous(program).program) for program in programs))
         if key not in self._open:
             self._open[key] = Memo(_read(key))
         return self._open[key]
@@ -240,15 +241,24 @@ def _write(key: str, used: dict[str, Any]) -> None:
 @lru_cache(maxsize=1)
 def _version() -> str | None:
     """Identity of this package's sources and of what they compute with; None where they are not those imported."""
-    files = sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".j2"))
+    sources = sources_identity(PACKAGE)
+    try:
+        others = [metadata.version(name) for name in ("islpy", "ctree", "jinja2", "numpy")]
+    except metadata.PackageNotFoundError:  # inside an archive, for one
+        return None
+    return sources and cache_key(sys.version, *others, sources)
+
+
+def sources_identity(package: Path) -> str | None:
+    """A text that changes with the sources in a folder; None where they are not those that were imported."""
+    files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".j2"))
     try:
         if any(path.stat().st_mtime > _IMPORTED for path in files):
             return None
-        texts = [part for path in files for part in (str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8"))]
-        others = [metadata.version(name) for name in ("islpy", "ctree", "jinja2", "numpy")]
-    except (OSError, metadata.PackageNotFoundError):  # inside an archive, for one
+        texts = [part for path in files for part in (str(path.relative_to(package)), path.read_text(encoding="utf-8"))]
+    except OSError:  # inside an archive, for one
         return None
-    return cache_key(sys.version, *others, *texts)
+    return cache_key(*texts)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -271,10 +281,10 @@ def _ours(function: Callable[..., Any]) -> bool:
         function = inner
 
 
-def _plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether its ``repr`` determines a value."""
     if isinstance(value, Mapping):
-        return type(value) is dict and all(_plain(key) and _plain(item) for key, item in value.items())
+        return type(value) is dict and all(is_plain(key) and is_plain(item) for key, item in value.items())
     if type(value) in (tuple, list):
-        return all(_plain(item) for item in value)
+        return all(is_plain(item) for item in value)
     return value is None or type(value) in (bool, int, float, str)

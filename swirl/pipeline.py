@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,12 +12,16 @@ from typing import Any
 from swirl.alone import alone
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
+from swirl.declared import Declared
+from swirl.errors import Declined
+from swirl.inference import scheduled_anew
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.memo import Memo
 from swirl.phases import INFERENCE
-from swirl.plan_layouts import finished
-from swirl.plan_state import PlanState, lone_region, resolve
+from swirl.plan_layouts import finished, with_layer_region
+from swirl.plan_state import PlanState, joined_in, lone_region, region_of, resolve
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
 from swirl.target import Target, get_target
@@ -45,15 +50,20 @@ class Stage:
 
     Args:
         name: of the stage; a command of a recipe is a stage of its own, named after the command.
-        program: what came out.
+        made: what came out, or makes it when somebody looks.
         seconds: what the stage took; ``recipe``, after the last command, has the sum of the commands.
         command: the command as it was written.
     """
 
     name: str
-    program: Program
-    seconds: float
+    made: Program | Callable[[], Program]
+    seconds: float = 0.0
     command: str = ""
+
+    @cached_property
+    def program(self) -> Program:
+        """What came out."""
+        return self.made if isinstance(self.made, Program) else self.made()
 
 
 @dataclass(frozen=True)
@@ -61,16 +71,24 @@ class Scheduled:
     """A region after its recipe.
 
     Args:
-        state: of the plan.
+        state: of the plan, as far as the region sees it.
+        region: its name.
         stages: phase → programs after each stage.
         outcomes: of the recipe's commands.
         files: that they came from.
+        stored: phase → storage → the buffer as it was first, of storage that the recipe has made.
+        built_on: kinds of layers whose recipes the recipe of a chain has built on.
+        untuned: why inference has the default schedule, though there is a recipe; "" where it has not.
     """
 
     state: PlanState
-    stages: Mapping[str, tuple[Stage, ...]]
-    outcomes: tuple[Outcome, ...] = ()
+    region: str
+    stages: Mapping[str, Sequence[Stage]]
+    outcomes: Sequence[Outcome] = ()
     files: tuple[Path, ...] = ()
+    stored: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
+    built_on: tuple[str, ...] = ()
+    untuned: str = ""
 
 
 @alone
@@ -83,8 +101,8 @@ def schedule(
     *,
     before: Mapping[str, tuple[Stage, ...]] | None = None,
     recipes: Callable[[str], Recipe | None] = lambda kind: None,
-) -> Scheduled:
-    """Apply a recipe to a region of a plan.
+) -> Scheduled | Declined:
+    """Apply a recipe to a region of a plan, or say which phase the recipe declines, and why.
 
     Args:
         state: of the plan; the region's programs are canonical, except for layouts that others have chosen.
@@ -102,24 +120,77 @@ def schedule(
     stages = {phase: list((before or {}).get(phase, ())) for phase in own.phases}
     for phase, nests in own.phases.items():
         if nests.program.commands:
-            stages[phase].append(Stage("layouts", resolve(state, region, phase), 0.0))
+            stages[phase].append(Stage("layouts", resolve(state, region, phase)))
     if recipe is not None:
         state = state.with_region(replace(own, follows=INFERENCE not in recipe.functions))
     start = perf_counter()
     commands = Schedule(state, region, target, memo, recipes)
-    if recipe is not None:
-        recipe.apply(commands)
+    untuned = ""
+    try:
+        if recipe is not None:
+            recipe.apply(commands)
+            untuned = scheduled_anew(commands, recipe, own)
+    except Declined as declined:
+        declined.built_on = tuple(dict.fromkeys(commands.built_on))
+        return declined
     seconds = (perf_counter() - start) / max(1, len(stages))
+    known = {phase: {b.name for each in made for b in each.program.buffers.values()} for phase, made in stages.items()}
     for traced in commands.trace:
         stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
-    state = commands.state.with_region(replace(commands.state.regions[region], finished=True))
+    state = commands.state
     for phase, nests in state.regions[region].phases.items():
         if recipe is not None or nests.copies:
             stages[phase].append(Stage("recipe", finished(state, region, phase, target.simd_width), seconds))
     left = {phase: tuple(stages[phase]) for phase in state.regions[region].phases}
     read = [recipe] if recipe is not None else []
     files = dict.fromkeys(used.path for used in (*read, *commands.composed) if used.path is not None)
-    return Scheduled(state, left, tuple(commands.outcomes), tuple(files))
+    stored = {phase: _first_seen(made, known[phase]) for phase, made in left.items()}
+    asked = tuple(dict.fromkeys(commands.built_on))
+    state = replace(state, joined={**state.joined, **joined_in(state, region)})
+    return Scheduled(state, region, left, tuple(commands.outcomes), tuple(files), stored, asked, untuned)
+
+
+def _first_seen(stages: Sequence[Stage], known: Collection[str]) -> dict[str, Buffer]:
+    """Storage → the buffer in the first stage that has it, of all that is not known."""
+    found: dict[str, Buffer] = {}
+    for stage in stages:
+        for record in stage.program.buffers.values():
+            if record.name not in known:
+                found.setdefault(record.name, record)
+    return found
+
+
+def schedule_declared(
+    declared: Declared,
+    state: PlanState,
+    recipe: Recipe | None,
+    target: Target,
+    memo: Memo,
+    recipes: Callable[[str], Recipe | None],
+) -> Scheduled | Declined:
+    """Make a region of a plan of programs as they were lowered or derived, and apply a recipe.
+
+    Args:
+        declared: the programs.
+        state: of the plan, or as much of it as :func:`swirl.plan_state.seen_by` leaves.
+        recipe, target, memo, recipes: see :func:`schedule`.
+
+    Raises:
+        CommandError, Refused, RecipeError, LayoutError: see :func:`schedule`.
+    """
+    stages: dict[str, tuple[Stage, ...]] = {}
+    for phase, parts in declared.parts.items():
+        if declared.joined:
+            stages[phase] = (Stage("lowered", together(f"{declared.name}.{phase}", parts, declared.local, memo)),)
+        else:
+            stages[phase] = canonical_stages(parts[0].program, memo)
+    programs = {phase: made[-1].program for phase, made in stages.items()}
+    state, followed = with_layer_region(state, region_of(declared, programs), memo)
+    made = schedule(state, declared.name, recipe, target, memo, before=stages, recipes=recipes)
+    if isinstance(made, Declined):
+        return made
+    copies = [Outcome(each.command, "applied", "\n".join((f"by {each.chain}", *each.notes))) for each in followed]
+    return replace(made, outcomes=(*copies, *made.outcomes))
 
 
 def schedule_alone(
@@ -140,17 +211,23 @@ def schedule_alone(
 
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :class:`swirl.recipe.Schedule`.
+        Declined: the recipe declines a phase, which nobody else schedules here.
     """
     before = {phase: canonical_stages(program, memo) for phase, program in programs.items()}
     state, region = lone_region({phase: stages[-1].program for phase, stages in before.items()}, lays_out)
-    return schedule(state, region, recipe, target, memo, before=before)
+    done = schedule(state, region, recipe, target, memo, before=before)
+    if isinstance(done, Declined):
+        raise done
+    return done
 
 
 def canonical_stages(program: Program, memo: Memo | None = None) -> tuple[Stage, ...]:
     """The stages of a program as it was lowered or derived, and as a recipe gets it."""
     stages = [Stage("lowered", validate(program), 0.0)]
     for name, rewrite in BEFORE_RECIPE:
-        stages.append(_stage(name, rewrite, stages[-1].program, memo or Memo()))
+        start = perf_counter()
+        program = (memo or Memo()).program(rewrite, stages[-1].program)
+        stages.append(Stage(name, program, perf_counter() - start))
     return tuple(stages)
 
 
@@ -162,25 +239,33 @@ def together(name: str, parts: Sequence[Part], names: Mapping[str, str], memo: M
 
 
 @alone
-def finish(stages: tuple[Stage, ...], memo: Memo | None = None) -> tuple[Stage, ...]:
-    """The stages after the recipe: scalars, hoisting, layouts made physical."""
-    result = list(stages)
+def finish(stages: Sequence[Stage], memo: Memo | None = None) -> tuple[Stage, ...]:
+    """The stages after the recipe: scalars, hoisting, layouts made physical. They are made when somebody looks."""
+    result, memo = list(stages), memo or Memo()
     for name, rewrite in AFTER_RECIPE:
-        result.append(_stage(name, rewrite, result[-1].program, memo or Memo()))
+        result.append(Stage(name, partial(_rewritten, memo, rewrite, result[-1])))
     return tuple(result)
 
 
-def _stage(name: str, rewrite: Callable[[Program], Program], program: Program, memo: Memo) -> Stage:
-    start = perf_counter()
-    return Stage(name, memo.program(rewrite, program), perf_counter() - start)
+def finished_program(program: Program, memo: Memo | None = None) -> Program:
+    """A program after the last of the stages that :func:`finish` adds, without those in between."""
+    return (memo or Memo()).program(_all_after_recipe, program)
+
+
+def _all_after_recipe(program: Program) -> Program:
+    for _, rewrite in AFTER_RECIPE:
+        program = rewrite(program)
+    return program
+
+
+def _rewritten(memo: Memo, rewrite: Callable[[Program], Program], before: Stage) -> Program:
+    return memo.program(rewrite, before.program)
 
 
 @alone
-def generate(
-    stages: tuple[Stage, ...], target: Target, *, contract: bool = True, memo: Memo | None = None
-) -> KernelSource:
+def generate(program: Program, target: Target, *, contract: bool = True, memo: Memo | None = None) -> KernelSource:
     """The C++ of a finished program."""
-    return (memo or Memo()).value(_emitted, stages[-1].program, (target.name, contract), {}, asdict, _source)
+    return (memo or Memo()).value(_emitted, program, (target.name, contract), {}, asdict, _source)
 
 
 def _emitted(program: Program, target: str, contract: bool) -> KernelSource:

@@ -1,17 +1,26 @@
-"""Commands on layouts, from a plan state to a plan state: the table, and the loops of every region that is not
-finished."""
+"""Commands on layouts, from a plan state to a plan state: the table, and the loops of the region; those of phases that
+are scheduled apart follow when their region is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from swirl.errors import LayoutError
+from swirl.errors import CommandError, LayoutError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.plan_state import PlanState, Region, rebound, resolve, stored, with_copy
+from swirl.plan_state import (
+    Given,
+    LayoutCommand,
+    PlanState,
+    Region,
+    joined_in,
+    rebound,
+    resolve,
+    stored,
+    with_copy,
+)
 from swirl.recorded import Recorded, run_command
 from swirl.transforms.relayout import copied, unblocked, with_copies
 
@@ -32,35 +41,18 @@ class LaidOut:
 
 
 @dataclass(frozen=True)
-class LayoutCommand:
-    """A command on the layout of a buffer, by whatever name a nest knows it.
+class Followed:
+    """A chain's command on a layout that has copied a buffer in a region of a layer of the chain.
 
     Args:
         command: as it was written.
-        options: of the command itself.
-        buffer: that it names.
-        copies: whether another layer's buffer may be copied.
-        kind: of the layer, and
-        phase: whose recipe the command comes from, where a chain's recipe builds on that; else "".
+        chain: whose recipe gave it.
+        notes: what is copied.
     """
 
     command: Recorded
-    options: Mapping[str, Any]
-    buffer: str
-    copies: bool
-    kind: str = ""
-    phase: str = ""
-
-    def on(self, program: Program, local: str, memo: Memo) -> Program:
-        """The program after the command, applied to the buffer of this name.
-
-        Raises:
-            CommandError, LayoutError: as the command does.
-        """
-        arguments = self.command.arguments
-        by_position = (local, *arguments[1:]) if arguments else ()
-        options = dict(self.options) if arguments else {**self.options, "buffer": local}
-        return run_command(memo, self.command.name, program, by_position, options)
+    chain: str
+    notes: tuple[str, ...]
 
 
 def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> LaidOut:
@@ -81,16 +73,64 @@ def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> 
     meant = _meant(own, asked)
     laying = _Laying(state, own, asked, memo)
     after, notes = state, []
-    for at, phase, local, buffer in _within_reach(state, own, asked):
+    for phase, local, buffer in own.bindings():
         if buffer.name in meant:
-            after, note = laying.done(after, at, phase, local)
+            after, note = laying.done(after, phase, local)
             notes += note
-    seen = {buffer.name for region, *_, buffer in state.bindings() if not region.finished}
+    seen = {buffer.name for *_, buffer in own.bindings()}
     for storage in meant:
-        if storage not in seen and own.chooses(storage):
+        if storage not in seen and own.chooses(storage) and not own.keeps_layouts:
             gone = Program(storage, (), {asked.buffer: meant[storage].with_layout(state.layout(storage))})
-            after = after.with_storage(storage, asked.on(gone, asked.buffer, memo).buffers[asked.buffer].layout)
-    return LaidOut(after, bool(meant), tuple(notes))
+            layout = _after(asked, gone, asked.buffer, memo).buffers[asked.buffer].layout
+            after = after.with_storage(storage, layout)
+    given = Given(asked, {storage: state.layout(storage) for storage in meant})
+    return LaidOut(after.with_region(after.regions[region].with_given(given)), bool(meant), tuple(notes))
+
+
+def with_layer_region(state: PlanState, region: Region, memo: Memo) -> tuple[PlanState, tuple[Followed, ...]]:
+    """The state with a new region, and what chains have asked of it that is copied. Where it has those phases of a
+    layer that are in no chain, the commands on layouts of chains with that layer reach its loops, too, unless the
+    layer's own recipe gives the same command.
+
+    Args:
+        state: so far.
+        region: that has not been scheduled.
+        memo: where the commands' results are kept.
+    """
+    state = state.with_new_region(region)
+    followed: list[Followed] = []
+    for chain in state.regions.values():
+        if region.joined or not chain.joined or region.layers[0] not in chain.layers:
+            continue
+        for given in chain.given:
+            if given.asked.phase not in region.phases:
+                state, notes = _follow(state, region, chain, given, memo)
+                followed += [Followed(given.asked.command, chain.name, tuple(notes))] if notes else []
+    return state, tuple(followed)
+
+
+def _follow(state: PlanState, region: Region, chain: Region, given: Given, memo: Memo) -> tuple[PlanState, list[str]]:
+    """The state with the loops of a region as a command of a chain wants them, and what that copies. The loops stay as
+    they are where the command does not apply."""
+    notes: list[str] = []
+    for phase, local, buffer in state.regions[region.name].bindings():
+        if buffer.name not in given.before:
+            continue
+        foreign = not chain.chooses(buffer.name) and not region.chooses(buffer.name)
+        known = given.before[buffer.name]
+        found = resolve(state, region.name, phase)
+        bound = found.buffers[local].with_layout(known)
+        found = found.with_buffers(**{local: bound})
+        try:
+            made = _made(given.asked, found, local, foreign, memo)
+        except (CommandError, LayoutError):
+            continue
+        layout = made.buffers[local].layout
+        if layout != known and foreign:
+            state, made, told = _copied(state, region.name, phase, found, made, local)
+            notes += told
+        state = stored(state, region.name, phase, made)
+    return state, notes
 
 
 def finished(state: PlanState, region: str, phase: str, lanes: int) -> Program:
@@ -115,16 +155,6 @@ def _meant(region: Region, asked: LayoutCommand) -> dict[str, Buffer]:
     return {names[asked.buffer].name: names[asked.buffer] for names in known if asked.buffer in names}
 
 
-def _within_reach(state: PlanState, own: Region, asked: LayoutCommand) -> Iterator[tuple[str, str, str, Buffer]]:
-    """Region, phase, local name and buffer of what a command reaches: the region's own nests, and for a chain also
-    those of its layers that are scheduled separately, later; unless the layer's own recipe gives the same command."""
-    apart = {name for name in own.layers if own.joined and name in state.regions}
-    later = {name for name in apart if not (known := state.regions[name]).finished and asked.phase not in known.phases}
-    for region, phase, local, buffer in state.bindings():
-        if region.name == own.name or region.name in later:
-            yield region.name, phase, local, buffer
-
-
 @dataclass(frozen=True)
 class _Laying:
     """A command on a layout, phase by phase.
@@ -141,53 +171,92 @@ class _Laying:
     asked: LayoutCommand
     memo: Memo
 
-    def done(self, state: PlanState, region: str, phase: str, local: str) -> tuple[PlanState, list[str]]:
+    def done(self, state: PlanState, phase: str, local: str) -> tuple[PlanState, list[str]]:
         """The state after the command has been applied in one more phase, and what that copies.
 
         Args:
             state: after it has been applied in other phases.
-            region: that has the phase.
             phase: to change.
             local: its name for the buffer.
         """
+        region = self.own.name
         bound = state.regions[region].phases[phase].program.buffers[local]
         known = self.before.layouts.get(bound.name, state.layout(bound.name))  # as if no other phase had changed
         found = resolve(state, region, phase).with_buffers(**{local: bound.with_layout(known)})
-        foreign = not self.own.chooses(bound.name) and not state.regions[region].chooses(bound.name)
-        made = self.asked.on(self._unblocked(found, local) if foreign else found, local, self.memo)
-        made = replace(made, commands=(*found.commands, self.asked.command.text))
+        foreign = not self.own.chooses(bound.name)
+        made = _made(self.asked, found, local, foreign, self.memo)
         layout = made.buffers[local].layout
         if layout == known:
             return stored(state, region, phase, made), []
         if foreign and not self.asked.copies:
             raise _not_its_own(self.asked.command.name, local, bound.name)
-        for other in [state.regions[region]] if foreign else state.regions.values():
-            _check_whole(state, other, bound.name)
+        if not foreign and self.own.keeps_layouts:
+            raise LayoutError(f"{local} has the layout that forward has chosen")
+        joined = {**({} if foreign else state.joined), **joined_in(state, region)}
+        _check_whole(bound.name, joined)
         if not foreign:
             return stored(state.with_storage(bound.name, layout), region, phase, made), []
-        copy = replace(copied(found, local, f"{region}.copy.{bound.name}"), source=bound)
-        state = with_copy(state, region, phase, copy, layout)
-        made = made.with_buffers(**rebound(made, bound.name, copy.storage))
-        return stored(state, region, phase, made), [copy.told(made.name.rpartition(".")[2], known, layout)]
-
-    def _unblocked(self, program: Program, local: str) -> Program:
-        """The program as it may be tiled: the owner's blocks do not hinder others."""
-        if self.asked.command.name != "tile":
-            return program
-        given = dict(zip(("buffer", "dim", "factor"), self.asked.command.arguments, strict=False))
-        given |= dict(self.asked.options)
-        return unblocked(program, local, given.get("dim"), given.get("factor"))
+        state, made, notes = _copied(state, region, phase, found, made, local)
+        return stored(state, region, phase, made), notes
 
 
-def _check_whole(state: PlanState, region: Region, storage: str) -> None:
-    """Raises LayoutError where a region sees the storage with dimensions joined."""
-    for phase, nests in region.phases.items():
-        for local, buffer in nests.program.buffers.items():
-            if buffer.name == storage and buffer.shape != state.shapes.get(storage, buffer.shape):
-                raise LayoutError(
-                    f"{local} is seen flattened in the {phase} phase: it is laid out already",
-                    way_out="give commands on layouts before flatten",
-                )
+def _after(asked: LayoutCommand, program: Program, local: str, memo: Memo) -> Program:
+    """A program after a command on a layout, applied to the buffer of this name.
+
+    Raises:
+        CommandError, LayoutError: as the command does.
+    """
+    arguments = asked.command.arguments
+    by_position = (local, *arguments[1:]) if arguments else ()
+    options = dict(asked.options) if arguments else {**asked.options, "buffer": local}
+    return run_command(memo, asked.command.name, program, by_position, options)
+
+
+def _made(asked: LayoutCommand, found: Program, local: str, foreign: bool, memo: Memo) -> Program:
+    """The program after the command; the blocks that another layer has chosen do not hinder tiles.
+
+    Raises:
+        CommandError, LayoutError: as the command does.
+    """
+    program = found
+    if foreign and asked.command.name == "tile":
+        given = dict(zip(("buffer", "dim", "factor"), asked.command.arguments, strict=False))
+        given |= dict(asked.options)
+        program = unblocked(found, local, given.get("dim"), given.get("factor"))
+    return replace(_after(asked, program, local, memo), commands=(*found.commands, asked.command.text))
+
+
+def _copied(
+    state: PlanState, region: str, phase: str, found: Program, made: Program, local: str
+) -> tuple[PlanState, Program, list[str]]:
+    """The state with a region's own storage for a buffer that another layer has laid out differently, the program
+    that uses it, and what that copies.
+
+    Args:
+        state: so far.
+        region: that has the phase.
+        phase: of the program.
+        found: the program before the command, with the layout that the owner has chosen.
+        made: after it.
+        local: name of the buffer in the program.
+    """
+    bound = found.buffers[local]
+    layout = made.buffers[local].layout
+    source = state.regions[region].phases[phase].program.buffers[local]
+    copy = replace(copied(found, local, f"{region}.copy.{bound.name}"), source=source)
+    state = with_copy(state, region, phase, copy, layout)
+    made = made.with_buffers(**rebound(made, bound.name, copy.storage))
+    return state, made, [copy.told(made.name.rpartition(".")[2], bound.layout, layout)]
+
+
+def _check_whole(storage: str, joined: Mapping[str, tuple[str, str]]) -> None:
+    """Raises LayoutError where nests see the storage with dimensions joined."""
+    if storage in joined:
+        local, phase = joined[storage]
+        raise LayoutError(
+            f"{local} is seen flattened in the {phase} phase: it is laid out already",
+            way_out="give commands on layouts before flatten",
+        )
 
 
 def _not_its_own(command: str, local: str, storage: str) -> LayoutError:

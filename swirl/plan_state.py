@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from swirl.declared import Declared
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.phases import INFERENCE
+from swirl.recorded import Recorded
 from swirl.transforms.relayout import Copy
 from swirl.transforms.rewrites.contraction import OWN
 from swirl.transforms.rewrites.joined_programs import follow
@@ -36,6 +39,40 @@ class PhaseNests:
 
 
 @dataclass(frozen=True)
+class LayoutCommand:
+    """A command on the layout of a buffer, by whatever name a nest knows it.
+
+    Args:
+        command: as it was written.
+        options: of the command itself.
+        buffer: that it names.
+        copies: whether another layer's buffer may be copied.
+        kind: of the layer, and
+        phase: whose recipe the command comes from, where a chain's recipe builds on that; else "".
+    """
+
+    command: Recorded
+    options: Mapping[str, Any]
+    buffer: str
+    copies: bool
+    kind: str = ""
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A command on a layout that a region has given.
+
+    Args:
+        asked: the command.
+        before: the storage that it has reached → the layout that it found.
+    """
+
+    asked: LayoutCommand
+    before: Mapping[str, Layout]
+
+
+@dataclass(frozen=True)
 class Region:
     """Programs that are scheduled together: a layer's, or those of neighbouring layers, joined.
 
@@ -50,7 +87,8 @@ class Region:
         names: kind of layer → local name → buffer, for layouts that a recipe for that kind of layer chooses; ``""`` has
             the region's own names, also for storage that none of its nests touches.
         follows: whether inference follows the commands for forward.
-        finished: whether its recipe has been applied.
+        keeps_layouts: whether commands may not change the layouts of its storage.
+        given: the commands on layouts so far: they reach the loops of phases of its layers that are scheduled apart.
     """
 
     name: str
@@ -61,12 +99,22 @@ class Region:
     parameters: Mapping[str, bool] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
     follows: bool = True
-    finished: bool = False
+    keeps_layouts: bool = False
+    given: tuple[Given, ...] = ()
 
     @property
     def joined(self) -> bool:
         """Whether these are the programs of several layers."""
         return len(self.layers) > 1
+
+    def bindings(self) -> Iterator[tuple[str, str, Buffer]]:
+        """Phase, local name and buffer of everything that the nests touch."""
+        for phase, nests in self.phases.items():
+            for local, buffer in nests.program.buffers.items():
+                yield phase, local, buffer
+
+    def with_given(self, given: Given) -> Region:
+        return replace(self, given=(*self.given, given))
 
     def owns(self, storage: str) -> bool:
         """Whether a storage belongs to the layers: not to those that they read, nor to data."""
@@ -85,11 +133,13 @@ class PlanState:
     Args:
         layouts: storage → layout.
         shapes: storage → extents as declared; nests may see dimensions joined.
+        joined: storage that a region's nests see with dimensions joined → its name there, and the phase.
         regions: name → region.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     regions: Mapping[str, Region] = field(default_factory=dict)
 
     def layout(self, storage: str) -> Layout:
@@ -113,27 +163,70 @@ class PlanState:
         """The state with another layout of a storage, wherever it is touched."""
         return replace(self, layouts={**self.layouts, storage: layout})
 
-    def bindings(self) -> Iterator[tuple[Region, str, str, Buffer]]:
-        """Region, phase, local name and buffer of everything that nests touch."""
-        for region in self.regions.values():
-            for phase, nests in region.phases.items():
-                for local, buffer in nests.program.buffers.items():
-                    yield region, phase, local, buffer
+
+def seen_by(state: PlanState, declared: Declared) -> PlanState:
+    """The part of a state that scheduling a region looks at: layouts of what its programs and names stand for, and, for
+    phases of a layer that are in no chain, what chains with that layer have asked of layouts.
+
+    Args:
+        state: of the plan.
+        declared: the region's programs.
+    """
+    storage = dict.fromkeys((*(buffer.name for buffer in declared.buffers()), *declared.parameters))
+    chains = {
+        name: replace(
+            chain,
+            phases={},
+            internal={},
+            names={},
+            parameters={s: c for s, c in chain.parameters.items() if s in storage},
+        )
+        for name, chain in state.regions.items()
+        if chain.given and chain.joined and not declared.joined and declared.layers[0] in chain.layers
+    }
+    return PlanState(
+        {name: state.layouts[name] for name in storage if name in state.layouts},
+        {name: state.shapes[name] for name in storage if name in state.shapes},
+        {name: state.joined[name] for name in storage if name in state.joined and declared.chooses(name)},
+        chains,
+    )
 
 
-def region_of(
-    name: str,
-    layers: Sequence[str],
-    programs: Mapping[str, Program],
-    internal: Mapping[str, frozenset[str]] | None = None,
-    lays_out: Sequence[str] = (),
-    parameters: Mapping[str, bool] | None = None,
-    names: Mapping[str, Mapping[str, Buffer]] | None = None,
-) -> Region:
-    """A region of canonical programs without layouts; see :class:`Region`."""
+def merged(state: PlanState, region: str, after: PlanState) -> PlanState:
+    """The state of a plan with what scheduling a region has come to.
+
+    Args:
+        state: before it.
+        region: its name.
+        after: the part that the region sees, after its recipe.
+    """
+    return PlanState(
+        {**state.layouts, **after.layouts},
+        {**state.shapes, **after.shapes},
+        {**state.joined, **after.joined},
+        {**state.regions, region: after.regions[region]},
+    )
+
+
+def joined_in(state: PlanState, region: str) -> dict[str, tuple[str, str]]:
+    """The storage that a region's nests see with dimensions joined → its name there, and the phase."""
+    return {
+        buffer.name: (local, phase)
+        for phase, local, buffer in state.regions[region].bindings()
+        if buffer.shape != state.shapes.get(buffer.name, buffer.shape)
+    }
+
+
+def region_of(declared: Declared, programs: Mapping[str, Program]) -> Region:
+    """The region of canonical programs without layouts.
+
+    Args:
+        declared: what they have been lowered or derived as.
+        programs: phase → program.
+    """
     phases = {phase: PhaseNests(program) for phase, program in programs.items()}
-    made = Region(name, tuple(layers), phases, internal or {}, tuple(lays_out), parameters or {}, names or {})
-    return _marked(made)
+    known = declared.internal, declared.lays_out, declared.parameters, declared.names
+    return _marked(Region(declared.name, declared.layers, phases, *known))
 
 
 def lone_region(programs: Mapping[str, Program], lays_out: str | Sequence[str] = ()) -> tuple[PlanState, str]:
@@ -147,7 +240,8 @@ def lone_region(programs: Mapping[str, Program], lays_out: str | Sequence[str] =
     layouts = {b.name: b.layout for p in programs.values() for b in p.buffers.values() if b.layout != PLAIN}
     prefixes = (lays_out,) if isinstance(lays_out, str) else lays_out
     bare = {phase: without_layouts(program) for phase, program in programs.items()}
-    return PlanState(layouts).with_new_region(region_of(name, (name,), bare, lays_out=prefixes)), name
+    declared = Declared(name, (name,), {}, lays_out=tuple(prefixes))
+    return PlanState(layouts).with_new_region(region_of(declared, bare)), name
 
 
 def without_layouts(program: Program) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -10,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from swirl.building import Building
 from swirl.cache import cache_key
-from swirl.errors import CommandError, LatteError, LayoutError, LeftApart, RecipeError, Refused
+from swirl.errors import CommandError, Declined, LatteError, LayoutError, RecipeError, Refused
 from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
 from swirl.ir.spelling import as_in_sources
 from swirl.ir.text import identity
 from swirl.memo import Memo
 from swirl.phases import INFERENCE, PHASES
-from swirl.plan_layouts import LayoutCommand, lay_out
-from swirl.plan_state import PlanState, Region, appended, lone_region, resolve, stored
+from swirl.plan_layouts import lay_out
+from swirl.plan_state import LayoutCommand, PlanState, Region, appended, lone_region, resolve, stored
 from swirl.questions import Questions, chosen_phase, find_buffer, touched_elsewhere
 from swirl.recipe_imports import raised_at
 from swirl.recorded import Outcome, Recorded, Traced, caller, located, run_command, unknown_command
@@ -37,6 +38,8 @@ else:
 
 DEFAULT_SCHEDULE = "default schedule"
 """What the recipe is called that :meth:`Schedule.default` asks for."""
+FOR_INFERENCE = "for inference: "
+"""How the reason begins why inference could not follow a command for forward."""
 
 
 class Schedule(_Answers):
@@ -72,6 +75,12 @@ class Schedule(_Answers):
         self.composed: list[Recipe] = []
         """The recipes of layers that the recipe of a chain has built on."""
         self._region, self._memo, self._recipes = region, memo or Memo(), recipes
+        self.built_on: list[str] = []
+        """The kinds of layers whose recipes these are."""
+        self.unfollowed: str | None = None
+        """The first command for forward that inference could not follow, and why."""
+        self.applying = ""
+        """The phase whose function runs."""
         self._notes: list[str] = []
         self._building: Building = Building()
         self._become(state)
@@ -131,6 +140,7 @@ class Schedule(_Answers):
         if not isinstance(kind, str):
             raise CommandError(f"a kind of layer is given by its name, not {kind!r}", location=caller())
         found = self._recipes(kind)
+        self.built_on.append(kind)
         function = found.functions.get(asked) if found is not None else None
         if function is None:
             what = f"no recipe for {kind!r} in this chain" if found is None else f"{found.name} has no function {phase}"
@@ -155,7 +165,7 @@ class Schedule(_Answers):
         Raises:
             CommandError: there is no such phase, or no default schedule: the programs belong to no net.
         """
-        if self._recipes(DEFAULT_SCHEDULE) is None:
+        if not self.has_default:
             raise CommandError(
                 "there is no default schedule here", location=caller(), way_out="it is made for the layers of a net"
             )
@@ -168,23 +178,61 @@ class Schedule(_Answers):
         other.outcomes, other.trace, other.asked = list(self.outcomes), list(self.trace), list(self.asked)
         return other
 
+    def begun_again(self, region: Region, building: Building) -> Schedule:
+        """Another schedule of a region in its place, with the layouts so far and no commands.
+
+        Args:
+            region: of the same name.
+            building: which phases stand for others.
+        """
+        other = copy(self)
+        other.outcomes, other.trace, other.asked, other.unfollowed = [], [], [], None
+        other._building = building
+        other._become(self.state.with_region(region))
+        return other
+
+    def accept_phase(self, phase: str, other: Schedule) -> None:
+        """Take the nests of one phase, and the commands that have led to them, from a schedule that has
+        :meth:`begun_again`; what was done for that phase here does not count."""
+        nests = other.state.regions[self._region].phases[phase]
+        kept = [outcome for outcome in self.outcomes if not outcome.reason.startswith(FOR_INFERENCE)]
+        new = [outcome for outcome in other.outcomes if outcome.command.name not in LAYOUT_COMMANDS]
+        self.outcomes, self.asked = [*kept, *new], [*self.asked, *other.asked]
+        self.trace = [traced for traced in self.trace if traced.phase != phase] + other.trace
+        state = replace(self.state, layouts={**self.state.layouts, **other.state.layouts})
+        self._become(state.with_nests(self._region, phase, nests))
+
+    @property
+    def has_default(self) -> bool:
+        """Whether there is a default schedule: the programs belong to a net."""
+        return self._recipes(DEFAULT_SCHEDULE) is not None
+
+    def meant(self, phase: str) -> str:
+        """The phase whose nests commands for ``phase`` change: ``inference`` where that has the commands of forward."""
+        return self._building.instead.get(phase, phase)
+
     def accept(self, other: Schedule) -> None:
         """Go on from where a :meth:`copy` of this has got to."""
         self.outcomes, self.trace, self.asked = list(other.outcomes), list(other.trace), list(other.asked)
+        self.unfollowed = other.unfollowed
         self._become(other.state)
 
-    def leave_apart(self, phase: str, reason: str) -> NoReturn:
-        """Leave a phase, as if this recipe did not have it: that of a chain to shorter chains or to the layers' own
-        recipes, that of a layer to the default schedule.
+    def decline(self, reason: str) -> NoReturn:
+        """Leave the phase whose function runs, as if this recipe did not have it: that of a chain to shorter chains or
+        to the layers' own recipes, that of a layer to the default schedule. Functions that it calls may do so, too.
 
         Args:
-            phase: of this recipe.
             reason: that ``explain`` tells.
 
         Raises:
-            LeftApart: always; scheduling begins again without the phase.
+            Declined: always; what the function has done so far does not count.
         """
-        raise LeftApart(reason, phase=self._phase(phase), location=caller())
+        raise Declined(reason, phase=self.applying, location=caller())
+
+    def leave_apart(self, phase: str, reason: str) -> NoReturn:
+        """The older spelling of :meth:`decline`."""
+        warnings.warn("s.leave_apart(phase, reason) is now s.decline(reason)", DeprecationWarning, stacklevel=2)
+        raise Declined(reason, phase=self._phase(phase), location=caller())
 
     def chosen(self, phase: str, choose: Callable[[], None]) -> None:
         """Let a function choose commands for a phase; those that it has chosen for an equal layer are applied as they
@@ -256,6 +304,11 @@ class Schedule(_Answers):
         return made
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers that are scheduled together, sources first."""
+        return self._own.layers
+
+    @property
     def _own(self) -> Region:
         return self.state.regions[self._region]
 
@@ -325,7 +378,8 @@ class Schedule(_Answers):
         try:
             followed = run_command(self._memo, command.name, inference, arguments, options)
         except (CommandError, LayoutError) as error:
-            self.outcomes.append(Outcome(command, "skipped", f"for inference: {error}"))
+            self.outcomes.append(Outcome(command, "skipped", f"{FOR_INFERENCE}{error}"))
+            self.unfollowed = self.unfollowed or f"{command.text}: {error.message}"
         else:
             self._store(INFERENCE, replace(followed, commands=(*followed.commands, command.text), remarks=()))
 
@@ -368,12 +422,17 @@ class Recipe:
         functions: phase → ``function(s, target)``.
         chain: of a recipe for neighbouring layers, their kinds.
         path: of the file.
+        identity: changes with whatever the functions' outcomes may depend on besides their arguments; None where that
+            is not known.
+        shares: whether the functions never look at the names of layers.
     """
 
     name: str
     functions: Mapping[str, Callable[[Schedule, Target], None]]
     chain: tuple[str, ...] = ()
     path: Path | None = None
+    identity: str | None = None
+    shares: bool = False
 
     def apply(self, schedule: Schedule, phases: Sequence[str] = (*PHASES, INFERENCE)) -> None:
         """Run the functions of those ``phases`` that compute something, in order.
@@ -381,11 +440,13 @@ class Recipe:
         Raises:
             RecipeError: a function raised another error; the message names file and line.
             CommandError, Refused, LayoutError: a command failed.
+            Declined: a function has declined its phase.
         """
         for phase in phases:
             function = self.functions.get(phase)
             if function is None or phase not in schedule.programs:
                 continue
+            schedule.applying = schedule.meant(phase)
             try:
                 function(schedule, schedule.target)
             except LatteError as error:

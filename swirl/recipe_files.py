@@ -9,11 +9,14 @@ from types import FunctionType
 from typing import Any
 
 from swirl.alone import alone
+from swirl.cache import cache_key
 from swirl.errors import RecipeError, misspelt
 from swirl.ir.spelling import as_in_sources
+from swirl.memo import is_plain
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import Recipe, Schedule
-from swirl.recipe_imports import fresh_imports, raised_at
+from swirl.recipe_identity import recipe_identity, tells_no_names
+from swirl.recipe_imports import fresh_imports, raised_at, recipe_sources
 from swirl.recorded import Recorded, shown
 from swirl.source_text import SAVE_AS, EncodingError, parsed
 from swirl.target import Target
@@ -68,7 +71,9 @@ def read_recipe(path: str | Path) -> Recipe:
         raise RecipeError(
             "defines no phase", location=name, way_out="def forward(s, target): …, or backward, or update"
         )
-    return Recipe(name, functions, as_in_sources(tuple(chain)), path.absolute())
+    sources = recipe_sources(path)
+    identity = recipe_identity(sources, scope, name)
+    return Recipe(name, functions, as_in_sources(tuple(chain)), path.absolute(), identity, tells_no_names(sources))
 
 
 def _check_spelling(scope: Mapping[str, Any], functions: Mapping[str, Any], name: str) -> None:
@@ -121,4 +126,9 @@ def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], other
     lays_out = any(command.name in LAYOUT_COMMANDS for recorded in commands.values() for command in recorded)
     functions = dict(otherwise.functions) if otherwise and not lays_out else {}
     functions |= {phase: replay(recorded) for phase, recorded in commands.items()}
-    return Recipe(name, functions, path=otherwise.path if otherwise else None)
+    kept = otherwise.identity if otherwise and not lays_out else "commands"
+    plain = all(
+        is_plain((command.arguments, command.options)) for recorded in commands.values() for command in recorded
+    )
+    identity = cache_key("commands", kept, repr(commands)) if plain and kept is not None else None
+    return Recipe(name, functions, path=otherwise.path if otherwise else None, identity=identity)

@@ -17,7 +17,7 @@ from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.defaults.schedule import DEFAULTS
-from latte.planning.recipes import chain_name, recipe_path, short_name
+from latte.planning.recipes import Recipes, chain_name, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
@@ -275,7 +275,7 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     if all(unit.recipe is None for unit in units):
         return ""
     joined = [unit for unit in units if unit.joined and unit.recipe is not None]
-    path = recipe_path(graph, ensemble) if len(joined) < len(units) else None
+    path = Recipes(graph).path(ensemble) if len(joined) < len(units) else None
     names = [] if path is None else [short_name(path)]
     if ensemble.commands:
         names.insert(0, f"commands of {ensemble.name}")

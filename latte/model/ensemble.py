@@ -138,7 +138,9 @@ class Ensemble:
         self.phase_methods = PhaseMethods(type(self), self.neuron_class)
         if self.has_body:
             self.phase_methods.check(Ensemble, self.location)
-        self.kind = checks.check_kind(kind or self.kind or instances.kind_of(type(self), self.neuron_class), self.location)
+        self.kind = checks.check_kind(
+            kind or self.kind or instances.kind_of(type(self), self.neuron_class), self.location
+        )
         self.name = checks.check_ensemble_name(name, self.location)
         self.dims, self.batch_dim = checks.check_dims(dims, self.shape, RESERVED, self.location)
         self.connections: list[Connection] = []

@@ -44,6 +44,8 @@ class Graph:
         self.settings = settings
         self.ensembles: list[Ensemble] = []
         self.connections: list[Connection] = []
+        self._readers: dict[int, list[Connection]] = {}
+        """Position of an ensemble → the connections that read it."""
         self.recipes: dict[str, Path | None] = {}
         self._counts: Counter[str] = Counter()
         self._kept: set[str] = set()
@@ -60,7 +62,8 @@ class Graph:
 
     def readers(self, ensemble: Ensemble) -> list[Connection]:
         """The connections that read ``ensemble``, in the order in which they were made."""
-        return [connection for connection in self.connections if connection.source is ensemble]
+        found = self._readers.get(ensemble.position, ())
+        return [connection for connection in found if connection.source is ensemble]
 
     def find(self, ensemble: Ensemble | str, chains: Sequence[str] = ()) -> Ensemble:
         """The ensemble of that name in the net (or itself).
@@ -170,6 +173,7 @@ class Graph:
         except BaseException:
             for connection in self.connections[connections:]:
                 connection.sink.connections.remove(connection)
+                self._readers[connection.source.position].remove(connection)
             for ensemble in self.ensembles[ensembles:]:
                 ensemble.settings, ensemble.position = None, -1
             del self.connections[connections:], self.ensembles[ensembles:]
@@ -295,6 +299,7 @@ class Graph:
 
     def _connect(self, connection: Connection) -> Connection:
         self.connections.append(connection)
+        self._readers.setdefault(connection.source.position, []).append(connection)
         connection.sink.connections.append(connection)
         first = connection.one_to_one and len(connection.sink.connections) == 1
         if self.settings.compat and isinstance(connection.sink, ActivationEnsemble) and first:
@@ -361,6 +366,8 @@ class Graph:
             raise DeclarationError(
                 f"{source!r} has one value for the whole batch, which no layer can read", location=location
             )
+        if source is not sink and not self.readers(sink):
+            return  # what nothing reads has no way back
         try:
             TopologicalSorter(self._sources((source, sink))).prepare()
         except CycleError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -15,14 +14,12 @@ from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
-from latte.planning.default_chains import default_chain
+from latte.planning.default_chains import DefaultChain, default_chain
 from latte.planning.frozen_recipes import as_frozen
-from latte.planning.recipes import ChainRecipe, Choice, Reader, chain_file, chain_keys, chain_name, choice_for, has_none
-from swirl.config import settings
+from latte.planning.recipes import Choice, Recipes, chain_keys, chain_name
 from swirl.errors import CommandError, nearest
 from swirl.ir.spelling import normalised
 from swirl.recipe import Recipe
-from swirl.recipe_files import read_recipe
 
 LONGEST = 8
 """Layers in the longest chain that is looked for."""
@@ -59,7 +56,7 @@ def find_chains(
     graph: Graph,
     seeded: frozenset[str] = frozenset(),
     left: Mapping[tuple[str, str], str] | None = None,
-    read: Reader = read_recipe,
+    recipes: Recipes | None = None,
     frozen: Differentiated | None = None,
 ) -> Chains:
     """The chains of a net. If several fit in a phase, the longest is taken; among equals, the one that starts first.
@@ -69,57 +66,104 @@ def find_chains(
         graph: of the net.
         seeded: names of ensembles whose gradient the user sets.
         left: name of a chain and phase → why its recipe leaves that phase apart.
-        read: reads a recipe's file.
+        recipes: of the net.
         frozen: the programs of the net, where something is frozen.
 
     Raises:
         RecipeError: a recipe file cannot be read, or declares another chain than its name.
     """
-    if not settings().schedule:
-        return Chains((), {})
+    return chosen_chains(candidates(graph, recipes or Recipes(graph, frozen), seeded), left or {}, frozen)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Neighbouring layers for which there is a recipe.
+
+    Args:
+        members: sources first.
+        name: of the chain.
+        recipe: of a file; or the default schedule of neighbours.
+        unused: why the file is not used, or None.
+        apart: why the layers are not compiled together, or None.
+    """
+
+    members: tuple[Ensemble, ...]
+    name: str
+    recipe: Recipe | DefaultChain
+    unused: str | None = None
+    apart: str | None = None
+
+
+def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozenset()) -> list[Candidate]:
+    """Neighbours for which there is a recipe, longest first; after those of files, those of the default schedule.
+
+    Args:
+        graph: of the net.
+        recipes: of the net.
+        seeded: names of ensembles whose gradient the user sets.
+
+    Raises:
+        RecipeError: a recipe file cannot be read, or declares another chain than its name.
+    """
+    if not recipes.scheduled:
+        return []
+    paths = sorted(neighbours(graph), key=len, reverse=True)
+    layers = {ensemble.name for ensemble in graph.ensembles}
+
+    def candidate(members: tuple[Ensemble, ...], recipe: Recipe | DefaultChain, choice: Choice) -> Candidate:
+        by_default = isinstance(recipe, DefaultChain)
+        unused = None if by_default else _unused(recipes, members, choice)
+        name = chain_name(members)
+        apart = "another layer has this name" if name in layers else _apart(graph, recipes, members, seeded, choice)
+        return Candidate(members, name, recipe, unused, apart)
+
+    files = [(members, recipes.of_chain(members)) for members in paths]
+    found = [candidate(members, file.recipe, file.choice) for members, file in files if file is not None]
+    defaults = [(members, default_chain(recipes, members)) for members in paths]
+    return found + [candidate(members, each, Choice.SHIPPED) for members, each in defaults if each is not None]
+
+
+def chosen_chains(
+    asked: Sequence[Candidate], left: Mapping[tuple[str, str], str], frozen: Differentiated | None = None
+) -> Chains:
+    """Those of the candidates that are compiled together; see :func:`find_chains`."""
     found: list[Chain] = []
     notes: dict[str, list[str]] = {}
     taken: set[tuple[str, str]] = set()
     decided: set[str] = set()
-    left = left or {}
-    for members, file in _candidates(graph, left, read):
-        recipe = as_frozen(file.recipe, members, frozen)
-        name, joined = chain_name(members), joined_phases(recipe)
-        if name in decided:  # by a file; phases that it does not name, or leaves, stay apart
+    before: dict[str, tuple[str, Chain]] = {}
+    for each in asked:
+        if each.name in decided:  # by a file; phases that it does not name, or leaves, stay apart
             continue
-        if (unused := _unused(graph, members, file)) is not None:  # as if there were no file
-            for member in members:
-                notes.setdefault(member.name, []).append(f"the recipe of {name} is not used: {unused}")
+        if each.unused is not None:  # as if there were no file
+            _note(notes, each.members, f"the recipe of {each.name} is not used: {each.unused}")
             continue
-        decided.add(name)
-        free = {phase for phase in joined if not any((phase, member.name) in taken for member in members)}
-        why = {phase: left[name, phase] for phase in free if (name, phase) in left}
-        reason = _apart(graph, members, seeded, file) or _forked(members, found)
+        recipe = each.recipe.recipe(left) if isinstance(each.recipe, DefaultChain) else each.recipe
+        if recipe is None:
+            continue
+        recipe = as_frozen(recipe, each.members, frozen)
+        decided.add(each.name)
+        joined = joined_phases(recipe)
+        free = {phase for phase in joined if not any((phase, member.name) in taken for member in each.members)}
+        reason = each.apart or _forked(each.members, before)
         if reason is not None:
-            for member in members if file.recipe.path is not None else ():
-                notes.setdefault(member.name, []).append(f"not compiled as {name}: {reason}")
+            if recipe.path is not None:
+                _note(notes, each.members, f"not compiled as {each.name}: {reason}")
             continue
+        why = {phase: left[each.name, phase] for phase in free if (each.name, phase) in left}
         for phase, told in sorted(why.items()):
-            for member in members:
-                note = f"{phase} is not compiled as {name}: {told}"
-                notes.setdefault(member.name, []).append(note)
+            _note(notes, each.members, f"{phase} is not compiled as {each.name}: {told}")
         free &= joined_phases(recipe, why)
         if free:
-            found.append(Chain(members, recipe, frozenset(free)))
-            taken |= {(phase, member.name) for phase in free for member in members}
+            found.append(Chain(each.members, recipe, frozenset(free)))
+            before |= {sink.name: (source.name, found[-1]) for source, sink in pairwise(each.members)}
+            taken |= {(phase, member.name) for phase in free for member in each.members}
     return Chains(tuple(found), {ensemble: tuple(reasons) for ensemble, reasons in notes.items()})
 
 
-def _candidates(
-    graph: Graph, left: Mapping[tuple[str, str], str], read: Reader
-) -> Iterator[tuple[tuple[Ensemble, ...], ChainRecipe]]:
-    """Neighbours for which there is a recipe, longest first; after those of files, those of the default schedule."""
-    paths = sorted(neighbours(graph), key=len, reverse=True)
-    for find in (partial(chain_file, read=read), partial(default_chain, left=left)):
-        for members in paths:
-            file = find(graph, members)
-            if file is not None:
-                yield members, file
+def _note(notes: dict[str, list[str]], members: Iterable[Ensemble], note: str) -> None:
+    for member in members:
+        notes.setdefault(member.name, []).append(note)
 
 
 def joined_phases(recipe: Recipe, left: Collection[str] = ()) -> set[str]:
@@ -206,10 +250,10 @@ def use_recipe(
     graph.recipes[recipe_name(graph, layers)] = None if path is None else Path(path)
 
 
-def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], file: ChainRecipe) -> str | None:
+def _apart(
+    graph: Graph, recipes: Recipes, members: Sequence[Ensemble], seeded: frozenset[str], choice: Choice
+) -> str | None:
     """Why the layers are not compiled together, or None."""
-    if chain_name(members) in {ensemble.name for ensemble in graph.ensembles}:
-        return "another layer has this name"
     if any(key in graph.recipes and graph.recipes[key] is None for key in chain_keys(members)):
         return "these layers are to have no recipe together"
     for source, sink in pairwise(members):
@@ -225,26 +269,30 @@ def _apart(graph: Graph, members: Sequence[Ensemble], seeded: frozenset[str], fi
     for member in members:
         if member.commands:
             return f"{member.name} has commands of its own"
-        if not has_none(graph, member) and choice_for(graph, member) > file.choice:
+        if not recipes.has_none(member) and recipes.choice_for(member) > choice:
             return f"{member.name} has a recipe of its own"
     return None
 
 
-def _unused(graph: Graph, members: Sequence[Ensemble], file: ChainRecipe) -> str | None:
+def _unused(recipes: Recipes, members: Sequence[Ensemble], choice: Choice) -> str | None:
     """Why a file is not for these layers, or None: one of them is to have no recipe, and nobody has named this one."""
-    if file.recipe.path is None or file.choice >= Choice.NET:
+    if choice >= Choice.NET:
         return None
-    return next((f"{member.name} is to have no recipe" for member in members if has_none(graph, member)), None)
+    return next((f"{member.name} is to have no recipe" for member in members if recipes.has_none(member)), None)
 
 
-def _forked(members: Sequence[Ensemble], found: Sequence[Chain]) -> str | None:
-    """Why the layers would not be a path together with those of chains that are found, or None: there is one order of
-    execution, in which a layer follows one source, in whatever phases."""
-    before = {sink.name: (source, chain) for chain in found for source, sink in pairwise(chain.members)}
+def _forked(members: Sequence[Ensemble], before: Mapping[str, tuple[str, Chain]]) -> str | None:
+    """Why the layers would not be a path together with those of other chains, or None: there is one order of
+    execution, in which a layer follows one source, in whatever phases.
+
+    Args:
+        members: sources first.
+        before: a layer of a chain that is found → the one before it, and the chain.
+    """
     for source, sink in pairwise(members):
-        other, chain = before.get(sink.name, (source, None))
-        if chain is not None and other is not source:
-            return f"{sink.name} is compiled with {other.name} in {', '.join(sorted(chain.phases))}"
+        other, chain = before.get(sink.name, (source.name, None))
+        if chain is not None and other != source.name:
+            return f"{sink.name} is compiled with {other} in {', '.join(sorted(chain.phases))}"
     return None
 
 

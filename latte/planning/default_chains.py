@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import combinations, pairwise
 from math import prod
 
 from latte.model.ensemble import Ensemble
-from latte.model.graph import Graph
-from latte.planning.defaults.schedule import DEFAULTS, PhaseSchedule
+from latte.planning.defaults.schedule import FOR_RECIPES, PhaseSchedule, identity_with_defaults
 from latte.planning.defaults.trials import Trials, step
-from latte.planning.recipes import ChainRecipe, Choice, chain_name, recipe_path
-from swirl.errors import LatteError, LeftApart
+from latte.planning.recipes import Recipes, chain_name
+from swirl.errors import Declined, LatteError
 from swirl.ir.nest import Nest, Program
 from swirl.ir.paths import Path
 from swirl.ir.statements import Statement, statements_of
@@ -41,7 +40,37 @@ class Pair:
     storage: frozenset[str]
 
 
-def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple[str, str], str]) -> ChainRecipe | None:
+@dataclass(frozen=True)
+class DefaultChain:
+    """The default schedule of neighbouring layers.
+
+    Args:
+        kinds: of the layers.
+        pairs: names of the chains of each two of them.
+        built_on: the kind of the first layer if it has a recipe, which then schedules the joined loops.
+    """
+
+    kinds: tuple[str, ...]
+    pairs: tuple[str, ...]
+    built_on: str | None
+
+    def recipe(self, left: Mapping[tuple[str, str], str]) -> Recipe | None:
+        """The recipe of the phases that are joined, or None where there are none.
+
+        Args:
+            left: name of a chain and phase → why that phase is left apart: a longer chain has not this phase, either.
+        """
+        phases: tuple[str, ...] = ("forward", "backward")
+        if len(self.pairs) > 1:
+            phases = tuple(phase for phase in phases if not any((pair, phase) in left for pair in self.pairs))
+        if not phases:
+            return None
+        functions = {phase: _scheduled_as(self.built_on, phase) for phase in phases}
+        identity = identity_with_defaults("chain", self.built_on or "", *phases)
+        return Recipe(DEFAULT_SCHEDULE, functions, self.kinds, identity=identity, shares=True)
+
+
+def default_chain(recipes: Recipes, members: Sequence[Ensemble]) -> DefaultChain | None:
     """The default schedule of neighbouring layers, or None where they have none.
 
     Every layer but the first one reads its source one to one and has no recipe. The first one's recipe, or the default
@@ -49,54 +78,56 @@ def default_chain(graph: Graph, members: Sequence[Ensemble], left: Mapping[tuple
     where it had better not be computed again, or would be slower joined, is left to the layers.
 
     Args:
-        graph: of the net.
+        recipes: of the net.
         members: sources first.
-        left: name of a chain and phase → why that phase is left apart: a longer chain has not this phase, either.
     """
     first, *others = members
-    if not all(map(_reads_one_to_one, members, others)) or any(recipe_path(graph, each) for each in others):
+    if not all(map(_reads_one_to_one, members, others)) or any(recipes.path(each) for each in others):
         return None
-    kind, pairs = first.kind if recipe_path(graph, first) else None, [_pair(*pair) for pair in pairwise(members)]
-    functions: dict[str, Callable[[Schedule, Target], None]] = {
-        phase: partial(_phase, pairs, kind, phase)
-        for phase in ("forward", "backward")
-        if len(pairs) == 1 or not any((pair.name, phase) in left for pair in pairs)
-    }
     kinds = tuple(member.kind for member in members)
-    return ChainRecipe(Recipe(DEFAULT_SCHEDULE, functions, kinds), Choice.SHIPPED) if functions else None
+    pairs = tuple(chain_name(pair) for pair in pairwise(members))
+    return DefaultChain(kinds, pairs, first.kind if recipes.path(first) else None)
+
+
+@lru_cache(maxsize=256)
+def _scheduled_as(kind: str | None, phase: str) -> Callable[[Schedule, Target], None]:
+    """The recipe's function; equal ones are one object."""
+    return partial(_phase, kind, phase)
 
 
 def _reads_one_to_one(source: Ensemble, sink: Ensemble) -> bool:
     return any(edge.source is source and edge.one_to_one for edge in sink.connections) and source.shape == sink.shape
 
 
-def _pair(source: Ensemble, sink: Ensemble) -> Pair:
-    return Pair(chain_name([source, sink]), frozenset({f"{source.name}.value", f"{source.name}.grad"}))
+def _pair(source: str, sink: str) -> Pair:
+    return Pair(f"{source}_{sink}", frozenset({f"{source}.value", f"{source}.grad"}))
 
 
-def _phase(pairs: Sequence[Pair], kind: str | None, phase: str, s: Schedule, target: Target) -> None:
+def _phase(kind: str | None, phase: str, s: Schedule, target: Target) -> None:
     """Join and schedule.
 
     Args:
         kind: of the first layer, if it has a recipe.
     """
+    pairs = [_pair(*pair) for pair in pairwise(s.layers)]
+    asked, phase = phase, s.meant(phase)
     apart = s.copy()
     _join(pairs, phase, s, target, own_loops=kind is None)
-    for each in (phase, "update") if phase == "backward" else (phase,):
-        if each not in s.programs:  # the update may have become a part of backward
+    for each in (asked, "update") if asked == "backward" else (asked,):
+        if s.meant(each) not in s.programs:  # the update may have become a part of backward
             continue
         if kind is None:
-            DEFAULTS[each](s, target)
+            FOR_RECIPES.functions[each](s, target)
             continue
         try:
-            s.recipe(kind, each)
-        except LeftApart:
+            s.recipe(kind, each, on=s.meant(each))
+        except Declined:
             raise
         except LatteError as error:
-            s.leave_apart(phase, f"the recipe of {kind} is for that layer alone: {error.message}")
+            s.decline(f"the recipe of {kind} is for that layer alone: {error.message}")
     merged = apart.programs.keys() - s.programs.keys()
     if kind is not None and merged and not all(map(_scheduled, s.programs[phase].nests)):
-        s.leave_apart(phase, f"the recipe of {kind} leaves loops of the update as they are")
+        s.decline(f"the recipe of {kind} leaves loops of the update as they are")
     _keep_lanes(pairs, phase, s, apart, target)
 
 
@@ -107,17 +138,17 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
         own_loops: whether contractions are to have loops of their own where that is better for them.
 
     Raises:
-        LeftApart: they are not joined; ``unit`` names the pair at fault.
+        Declined: they are not joined; ``chain`` names the pair at fault.
     """
     trials = Trials(s, target, phase)
     between = _between(pairs, trials.program)
     if not own_loops and phase == "backward" and not _handed_on(trials.program, between):
-        raise LeftApart("the first layer has no gradient to compute", phase=phase)
+        raise Declined("the first layer has no gradient to compute", phase=phase)
     unmet = _unmet(trials, between)
     for nest in PhaseSchedule(trials).parted() if own_loops else ():
         for name in nest.arguments:
             if name in between and name not in unmet:
-                raise LeftApart("sums have loops of their own", phase=phase, unit=between[name].name)
+                raise Declined("sums have loops of their own", phase=phase, chain=between[name].name)
     while unmet:  # what was read in the iteration that makes it may be read where another one is computed again
         _compute_again(unmet, between, trials)
         between = _between(pairs, trials.program)
@@ -155,13 +186,13 @@ def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Tr
     """Compute gradients where they are read, instead of storing them.
 
     Raises:
-        LeftApart: more bytes would pass by, or it is refused.
+        Declined: more bytes would pass by, or it is refused.
     """
 
     def check(name: str, ok: bool) -> None:
         if not ok or trials.phase != "backward":
             what = "an element is not read in the iteration that makes it"
-            raise LeftApart(what, phase=trials.phase, unit=between[name].name)
+            raise Declined(what, phase=trials.phase, chain=between[name].name)
 
     for name in unmet:  # the update only adds reads
         check(name, _pays_again(trials.program, name))
@@ -202,7 +233,7 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
         apart: the layers one after the other, not scheduled.
 
     Raises:
-        LeftApart: they would be; ``unit`` names the pair before the first layer that has lanes by itself.
+        Declined: they would be; ``chain`` names the pair before the first layer that has lanes by itself.
     """
     program = apart.programs[phase]
     between = _between(pairs, program)
@@ -210,14 +241,14 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule,
     if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
         return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}
-    DEFAULTS[phase](apart, target)
+    FOR_RECIPES.functions[phase](apart, target)
     for label, nest in callers.items():
         own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
         made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
         touched = sorted((name for name in nest.arguments if name in between), key=made.__contains__)
         if touched and not any(map(_one_by_one, own)):
             what = "functions would be called one by one, not in lanes"
-            raise LeftApart(what, phase=phase, unit=between[touched[0]].name)  # what it reads, if it reads one
+            raise Declined(what, phase=phase, chain=between[touched[0]].name)  # what it reads, if it reads one
 
 
 def _one_by_one(nest: Nest) -> int:

@@ -4,12 +4,12 @@ for. Commands are checked as ever; where one does not apply, the phase is left t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from latte.autodiff.differentiated import Differentiated
 from latte.model.ensemble import Ensemble
-from swirl.errors import LatteError, LeftApart
+from latte.planning.defaults.schedule import identity_with_defaults
+from swirl.errors import Declined, LatteError
 from swirl.phases import INFERENCE
 from swirl.recipe import Recipe, Schedule
 from swirl.target import Target
@@ -28,24 +28,35 @@ def as_frozen(recipe: Recipe, members: Sequence[Ensemble], of: Differentiated | 
     """
     if of is None or not any(member.name in of.changed for member in members):
         return recipe
-    functions = {phase: partial(_or_left, recipe, phase, phase) for phase in recipe.functions}
+    functions = {phase: OrDeclined(recipe, phase, phase) for phase in recipe.functions}
     if any(member.name in of.frozen.inferring for member in members) and recipe.path is not None:
         inference = functions.get(INFERENCE)
-        as_forward = partial(_or_left, recipe, INFERENCE, "forward")
+        as_forward = OrDeclined(recipe, INFERENCE, "forward")
         functions = {} if inference is None else {"forward": as_forward, INFERENCE: inference}
-    return replace(recipe, functions=functions)
+    identity = identity_with_defaults(recipe.identity, "frozen", *sorted(functions))
+    return replace(recipe, functions=functions, identity=identity)
 
 
-def _or_left(recipe: Recipe, phase: str, on: str, s: Schedule, target: Target) -> None:
-    """Apply the function of a recipe for a phase to the nests of one.
+@dataclass(frozen=True)
+class OrDeclined:
+    """The function of a recipe for a phase, applied to the nests of one; where a command does not apply, the phase is
+    declined.
 
-    Raises:
-        LeftApart: a command does not apply.
+    Args:
+        recipe: that has the function.
+        phase: of the function.
+        on: whose nests it is applied to.
     """
-    try:
-        s.instead(recipe, phase, on)
-    except LeftApart:
-        raise
-    except LatteError as error:
-        reason = f"layers are frozen, and a command does not apply: {error.message.splitlines()[0]}"
-        raise LeftApart(reason, phase=on, location=error.location) from error
+
+    recipe: Recipe
+    phase: str
+    on: str
+
+    def __call__(self, s: Schedule, target: Target) -> None:
+        try:
+            s.instead(self.recipe, self.phase, self.on)
+        except Declined:
+            raise
+        except LatteError as error:
+            reason = f"layers are frozen, and a command does not apply: {error.message.splitlines()[0]}"
+            raise Declined(reason, phase=self.on, location=error.location) from error

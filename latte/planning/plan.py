@@ -2,151 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import TypeVar
+from functools import partial
+from itertools import takewhile
 
 from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.model.frozen import Frozen
 from latte.model.graph import Graph
-from latte.planning.chains import Chains, chained_order, find_chains
-from latte.planning.recipes import Reader, member_recipe, short_name
+from latte.planning.chains import Chains, candidates, chained_order, chosen_chains
+from latte.planning.recipes import Recipes, short_name
 from latte.planning.units import Unit, net_units
-from swirl.errors import LatteError, LeftApart
+from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
-from swirl.memo import Memo, Memos
+from swirl.kept_schedules import BoundKernel, Kept, KeptSchedules
+from swirl.later import Later
 from swirl.phases import INFERENCE
-from swirl.pipeline import Scheduled, Stage, canonical_stages, finish, schedule, together
+from swirl.pipeline import Scheduled, Stage, finish, finished_program, generate
 from swirl.plan_layouts import finished
-from swirl.plan_state import PlanState, Region, region_of
-from swirl.recipe_files import read_recipe
+from swirl.plan_state import PlanState, merged
 from swirl.recorded import Outcome
 from swirl.target import Target
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """A unit after its recipe, and the memo of what is computed from it."""
+    """A unit after its recipe.
+
+    Args:
+        unit: as it was declared.
+        result: of its recipe.
+        kept: where its kernels are kept.
+        state: of the plan after it.
+    """
 
     unit: Unit
     result: Scheduled
-    memo: Memo
+    kept: Kept
+    state: PlanState
 
-    def finished(self, phase: str, state: PlanState, target: Target) -> tuple[Stage, ...]:
-        """All stages of a phase; the last one is translated to C++.
+    def stages(self, phase: str, state: PlanState, target: Target) -> Sequence[Stage]:
+        """All stages of a phase; the last one is translated to C++. They are made when somebody looks.
 
         Args:
             phase: one that the unit has.
             state: of the plan; units after this one may have laid out storage that this one touches.
             target: what code is made for.
         """
-        *stages, last = self.result.stages[phase]
-        program = finished(state, self.unit.name, phase, target.simd_width)
-        return finish((*stages, replace(last, program=program)), self.memo)
 
+        def made() -> tuple[Stage, ...]:
+            *before, last = self.result.stages[phase]
+            program = finished(state, self.unit.name, phase, target.simd_width)
+            return finish((*before, replace(last, made=program)), self.kept.memo())
 
-def schedule_unit(
-    graph: Graph, target: Target, state: PlanState, unit: Unit, memos: Memos, read: Reader = read_recipe
-) -> ScheduledUnit:
-    """Apply the recipe of the next unit.
+        return Later(made)
 
-    Args:
-        graph: of the net.
-        target: what code is made for.
-        state: after the units before it, which have chosen the layouts of its sources.
-        unit: to be scheduled.
-        memos: of the compilation.
-        read: reads a recipe's file.
-
-    Raises:
-        CommandError, Refused, RecipeError, LayoutError: see :func:`swirl.pipeline.schedule`.
-    """
-    memo = memos.of([program for each in (unit, *unit.apart) for program in each.programs()])
-    try:
-        stages = _stages(unit, memo)
-        if unit.name not in state.regions:
-            state = state.with_new_region(_region(unit, stages))
-        for each in unit.apart:
-            if each.name not in state.regions:
-                state = state.with_new_region(_region(each, _stages(each, memo)))
-        recipes = partial(member_recipe, graph, unit.members, read=read)
-        result = schedule(state, unit.name, unit.recipe, target, memo, before=stages, recipes=recipes)
-    except LeftApart as apart:
-        apart.unit = apart.unit or unit.name
-        raise
-    except LatteError as error:
-        if error.location is None:  # no command asked for it: the body is at fault
-            error.message, error.location = f"{unit.name}: {error.message}", unit.location()
-        raise
-    return ScheduledUnit(unit, result, memo)
-
-
-def _stages(unit: Unit, memo: Memo) -> dict[str, tuple[Stage, ...]]:
-    """The programs of a unit as its recipe gets them, by phase."""
-    if not unit.joined:
-        return {phase: canonical_stages(part.program, memo) for phase, (part,) in unit.parts.items()}
-    joined = {phase: together(f"{unit.name}.{phase}", parts, unit.local, memo) for phase, parts in unit.parts.items()}
-    return {phase: (Stage("lowered", program, 0.0),) for phase, program in joined.items()}
-
-
-def _region(unit: Unit, stages: Mapping[str, tuple[Stage, ...]]) -> Region:
-    programs = {phase: made[-1].program for phase, made in stages.items()}
-    layers = [member.name for member in unit.members]
-    return region_of(unit.name, layers, programs, unit.internal, unit.lays_out, unit.parameters, unit.names)
-
-
-@dataclass
-class Progress:
-    """Units of a net that have been scheduled; scheduling resumes after the last unchanged one.
-
-    Args:
-        graph: of the net.
-        target: what code is made for.
-        read: reads a recipe's file.
-    """
-
-    graph: Graph
-    target: Target
-    read: Reader = read_recipe
-    _done: list[tuple[object, ScheduledUnit]] = field(default_factory=list)
-
-    @property
-    def state(self) -> PlanState:
-        """The state of the plan after the units so far."""
-        return self._done[-1][1].result.state if self._done else PlanState()
-
-    def through(
-        self,
-        units: Sequence[Unit],
-        memos: Memos,
-        stamp: Callable[[Unit], object],
-        on_stage: Callable[[int, int, str], None] | None = None,
-    ) -> list[ScheduledUnit]:
-        """These units scheduled.
+    def kernel(self, phase: str, state: PlanState, target: Target) -> BoundKernel:
+        """The C++ of a phase.
 
         Args:
-            units: in the order in which they run.
-            memos: of the compilation.
-            stamp: equal for a unit that would be scheduled as before.
-            on_stage: told of every unit scheduled (done, total, name).
+            phase, state, target: as for :meth:`stages`.
 
         Raises:
-            LatteError: see :func:`schedule_unit`; the units before the one that it is about stay.
+            Unsupported: there is none for this target.
         """
-        stamps = [stamp(unit) for unit in units]
-        pairs = zip(stamps, (before for before, _ in self._done), strict=False)
-        del self._done[next((place for place, (now, before) in enumerate(pairs) if now != before), len(units)) :]
-        for position in range(len(self._done), len(units)):
-            if on_stage is not None:
-                on_stage(position, len(units), units[position].name)
-            made = schedule_unit(self.graph, self.target, self.state, units[position], memos, self.read)
-            self._done.append((stamps[position], made))
-        if on_stage is not None:
-            on_stage(len(units), len(units), "")
-        return [item for _, item in self._done]
+
+        def made() -> BoundKernel:
+            memo = self.kept.memo()
+            scheduled = finished(state, self.unit.name, phase, target.simd_width)
+            known = {record.name for record in scheduled.buffers.values()}
+            program = finished_program(scheduled, memo)
+            bound = {local: record.name for local, record in program.buffers.items()}
+            added = {record.name: record for record in program.buffers.values() if record.name not in known}
+            return BoundKernel(generate(program, target, memo=memo), bound, added, program.fixed)
+
+        return self.kept.kernel(phase, state, made)
 
 
 @dataclass(frozen=True)
@@ -202,7 +132,7 @@ class Plan:
         return [item.unit for item in self.scheduled]
 
     @property
-    def outcomes(self) -> dict[str, tuple[Outcome, ...]]:
+    def outcomes(self) -> dict[str, Sequence[Outcome]]:
         """Unit → the outcomes of the commands of its recipe."""
         return {item.unit.name: item.result.outcomes for item in self.scheduled}
 
@@ -211,67 +141,129 @@ class Plan:
         """Layer → what autodiff keeps or computes again, why it is in no chain, and what its recipe has left."""
         found = {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
         for each in self.untuned:
-            instead = "follows forward" if each.phase == INFERENCE else "has the default schedule"
-            found[each.layer] += (f"{each.phase} {instead}: {each.reason}",)
+            told = f"{each.phase} has the default schedule: {each.reason}"
+            unit = next(item.unit for item in self.scheduled if item.unit.name == each.layer)
+            for member in unit.members:
+                found[member.name] += (told,)
         return found
 
 
 def make_plan(
     graph: Graph,
     differentiated: Differentiated,
-    target: Target,
-    memos: Memos,
+    kept: KeptSchedules,
     on_stage: Callable[[int, int, str], None] | None = None,
+    until: Callable[[Unit], bool] = lambda unit: False,
 ) -> Plan:
-    """Schedule a net. Where a recipe leaves a phase to others, resume from there.
+    """Schedule a net; see :func:`planning`."""
+    steps = planning(graph, differentiated, kept, on_stage, until)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+
+
+def planning(
+    graph: Graph,
+    differentiated: Differentiated,
+    kept: KeptSchedules,
+    on_stage: Callable[[int, int, str], None] | None = None,
+    until: Callable[[Unit], bool] = lambda unit: False,
+) -> Generator[tuple[ScheduledUnit, PlanState], None, Plan]:
+    """Schedule a net, unit by unit in the order of execution. Where a recipe declines a phase, the chain that it is for
+    has it no longer: chains are chosen again, and the units that are then the same stay as they are.
 
     Args:
         graph: of the net.
         differentiated: its programs.
-        target: what code is made for.
-        memos: of the compilation.
+        kept: the schedules that are known.
         on_stage: told of every unit scheduled (done, total, name).
+        until: the plan ends with the first unit for which this is true.
+
+    Yields:
+        each unit once nobody else will lay out the storage that it touches, and the state then. A chain that declines
+        later may still take it apart.
+
+    Returns:
+        the plan.
 
     Raises:
-        LatteError: see :func:`schedule_unit`.
+        LatteError: see :func:`swirl.pipeline.schedule`.
     """
-    read = cache(read_recipe)  # once, however often a file is asked for
-    progress = Progress(graph, target, read)
-
-    def attempt(left: Mapping[tuple[str, str], str]) -> Plan:
-        chains = find_chains(graph, differentiated.seeded, left, read, differentiated)
-        programs = differentiated.programs(chained_order(graph, chains.found))
-        units = net_units(graph, programs, chains, read, left, differentiated)
-        scheduled = progress.through(units, memos, _but_for_recording, on_stage)
-        untuned = [
-            Untuned(unit.name, phase, short_name(unit.recipe.path), left[unit.name, phase])
-            for unit in units
-            for phase in unit.parts
-            if unit.recipe is not None and unit.recipe.path is not None and (unit.name, phase) in left
-        ]
-        return Plan(target, chains, programs, scheduled, progress.state, untuned, differentiated.frozen)
-
-    return until_settled(attempt)
-
-
-def _but_for_recording(unit: Unit) -> object:
-    """Equal for units that differ only in when their recipe was made of their own commands."""
-    recipe, apart = unit.recipe, tuple(replace(each, recipe=None) for each in unit.apart)
-    same = replace(unit, recipe=None, apart=apart)
-    return same, recipe and (recipe.name, recipe.path, *sorted(recipe.functions))
-
-
-def until_settled(attempt: Callable[[Mapping[tuple[str, str], str]], T]) -> T:
-    """What ``attempt`` returns, asked again whenever a recipe leaves a phase apart.
-
-    Args:
-        attempt: given the layers' or chains' names and the phases that have been left so far, with the reasons.
-    """
+    recipes = Recipes(graph, differentiated)
+    asked = candidates(graph, recipes, differentiated.seeded)
     left: dict[tuple[str, str], str] = {}
+    done: list[ScheduledUnit] = []
+    waiting: list[ScheduledUnit] = []
     while True:
-        try:
-            return attempt(left)
-        except LeftApart as apart:
-            if apart.unit is None or (apart.unit, apart.phase) in left:
-                raise
-            left[apart.unit, apart.phase] = apart.message
+        chains = chosen_chains(asked, left, differentiated)
+        programs = differentiated.programs(chained_order(graph, chains.found))
+        units = net_units(graph, programs, chains, recipes, left)
+        units = units[: next((place for place, unit in enumerate(units) if until(unit)), len(units)) + 1]
+        same = takewhile(lambda pair: pair[0] == pair[1].unit, zip(units, done, strict=False))
+        done = [item for _, item in same]
+        waiting = [item for item in waiting if any(item is other for other in done)]
+        declined, settled = None, _settled(units)
+        for position in range(len(done), len(units)):
+            if on_stage is not None:
+                on_stage(position, len(units), units[position].name)
+            made = _scheduled(recipes, units[position], state_after(done), kept)
+            if isinstance(made, Declined):
+                declined = units[position], made
+                break
+            done.append(made)
+            waiting.append(made)
+            ready = [item for item in waiting if settled[item.unit.name] <= position]
+            waiting = [item for item in waiting if settled[item.unit.name] > position]
+            for item in ready:
+                yield item, made.state
+        if declined is None:
+            break
+        unit, why = declined
+        if (why.chain or unit.name, why.phase) in left:
+            raise why
+        left[why.chain or unit.name, why.phase] = why.message
+    if on_stage is not None:
+        on_stage(len(done), len(done), "")
+    return Plan(
+        kept.target, chains, programs, done, state_after(done), tuple(_untuned(done, left)), differentiated.frozen
+    )
+
+
+def _scheduled(recipes: Recipes, unit: Unit, state: PlanState, kept: KeptSchedules) -> ScheduledUnit | Declined:
+    """A unit after its recipe, or the phase that the recipe declines."""
+    try:
+        found = kept.scheduled(unit.region, state, unit.recipe, partial(recipes.of_member, unit.members))
+    except LatteError as error:
+        if error.location is None:  # no command asked for it: the body is at fault
+            error.message, error.location = f"{unit.name}: {error.message}", unit.location()
+        raise
+    if isinstance(found.made, Declined):
+        return found.made
+    return ScheduledUnit(unit, found.made, found, merged(state, unit.name, found.made.state))
+
+
+def _settled(units: Sequence[Unit]) -> dict[str, int]:
+    """Unit → the place of the last unit that may lay out storage that it touches."""
+    last = {layer: place for place, unit in enumerate(units) for layer in unit.region.layers}
+    owners = {unit.name: {buffer.name.partition(".")[0] for buffer in unit.region.buffers()} for unit in units}
+    return {name: max((last[layer] for layer in known if layer in last), default=0) for name, known in owners.items()}
+
+
+def state_after(done: Sequence[ScheduledUnit]) -> PlanState:
+    """The state of the plan after units."""
+    return done[-1].state if done else PlanState()
+
+
+def _untuned(done: Sequence[ScheduledUnit], left: Mapping[tuple[str, str], str]) -> Iterator[Untuned]:
+    """What recipes in files have left to the default schedule."""
+    for item in done:
+        unit = item.unit
+        if unit.recipe is None or unit.recipe.path is None:
+            continue
+        for phase in unit.parts:
+            reason = left.get((unit.name, phase)) or (item.result.untuned if phase == INFERENCE else "")
+            if reason:
+                yield Untuned(unit.name, phase, short_name(unit.recipe.path), reason)

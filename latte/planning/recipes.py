@@ -3,8 +3,8 @@ which files are recipes for chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import resources
 from pathlib import Path
@@ -21,9 +21,6 @@ from swirl.ir.spelling import normalised
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe
 from swirl.recipe_files import read_recipe, recorded_recipe
 
-Reader = Callable[[Path], Recipe]
-"""Reads a recipe's file."""
-
 
 class Choice(IntEnum):
     """Who has chosen a recipe; a greater one takes precedence."""
@@ -35,71 +32,146 @@ class Choice(IntEnum):
     """``net.use_recipe``"""
 
 
-def recipe_of(
-    graph: Graph,
-    ensemble: Ensemble,
-    read: Reader = read_recipe,
-    left: Collection[str] = (),
-    frozen: Differentiated | None = None,
-) -> Recipe | None:
-    """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
+@dataclass(frozen=True)
+class ChainRecipe:
+    """A recipe for a chain, and who has chosen it."""
 
-    In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
-    ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. Commands recorded on the ensemble
-    replace it phase by phase. None where ``LATTE_SCHEDULE=0``: the layer runs as it is lowered.
+    recipe: Recipe
+    choice: Choice
+
+
+class Recipes:
+    """The recipes of a net's layers, for one compilation: settings, folders and files are read once.
 
     Args:
         graph: of the net.
-        ensemble: in it.
-        read: reads a recipe's file.
-        left: phases that the recipe has left.
         frozen: the programs of the net, where something is frozen.
-
-    Raises:
-        RecipeError: the file cannot be read or is not a recipe.
     """
-    if not settings().schedule:
+
+    def __init__(self, graph: Graph, frozen: Differentiated | None = None):
+        self._graph, self._frozen, chosen = graph, frozen, settings()
+        self.scheduled = chosen.schedule
+        """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
+        self._folders = [
+            (_files(folder), choice)
+            for folder, choice in ((chosen.recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED))
+            if folder is not None
+        ]
+        self._read: dict[Path, Recipe] = {}
+        self._of: dict[tuple[str, frozenset[str]], Recipe | None] = {}
+
+    def of(self, ensemble: Ensemble, left: Collection[str] = ()) -> Recipe | None:
+        """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
+
+        In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
+        ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. Commands recorded on the
+        ensemble replace it phase by phase. None where ``LATTE_SCHEDULE=0``: the layer runs as it is lowered.
+
+        Raises:
+            RecipeError: the file cannot be read or is not a recipe.
+        """
+        if not self.scheduled:
+            return None
+        key = ensemble.name, frozenset(left)
+        if key not in self._of:
+            path = self.path(ensemble)
+            recipe = self._for_one(path) if path is not None else None
+            if ensemble.commands:
+                recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
+            known = None if recipe is None else as_frozen(recipe, [ensemble], self._frozen)
+            self._of[key] = with_defaults(known, left)
+        return self._of[key]
+
+    def path(self, ensemble: Ensemble) -> Path | None:
+        """The file that holds the ensemble's recipe, if there is one."""
+        for key in (ensemble.name, ensemble.kind):
+            if key in self._graph.recipes:
+                return self._graph.recipes[key]
+        return self._own_or_shipped(ensemble.kind)
+
+    def has_none(self, ensemble: Ensemble) -> bool:
+        """Whether an ensemble is to have no recipe."""
+        keys = [key for key in (ensemble.name, ensemble.kind) if key in self._graph.recipes]
+        return bool(keys) and self._graph.recipes[keys[0]] is None
+
+    def choice_for(self, ensemble: Ensemble) -> Choice:
+        """Who has chosen the recipe of an ensemble."""
+        if ensemble.name in self._graph.recipes or ensemble.kind in self._graph.recipes:
+            return Choice.NET
+        found = (choice for files, choice in self._folders if ensemble.kind in files)
+        return next(found, Choice.SHIPPED)
+
+    def of_member(self, members: Sequence[Ensemble], kind: str) -> Recipe | None:
+        """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the
+        one that a layer of this kind would get. The default schedule, by its name, or where there is no other."""
+        chosen = self._graph.recipes
+        member = next((member for member in members if member.kind == kind), None)
+        path = self.path(member) if member is not None else chosen.get(kind, self._own_or_shipped(kind))
+        if path is not None:
+            return self._for_one(path)
+        return FOR_RECIPES if member is not None or kind in chosen or kind == DEFAULT_SCHEDULE else None
+
+    def of_chain(self, members: Sequence[Ensemble]) -> ChainRecipe | None:
+        """The recipe for layers that follow each other, or None.
+
+        In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py``
+        in the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``. The file says ``chain = ("conv",
+        "relu")``; one that declares no chain is a recipe for a single layer, whose kind happens to have this name.
+
+        Raises:
+            RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
+        """
+        kinds = tuple(member.kind for member in members)
+        for path, choice in self._chain_paths(members):
+            recipe = self._file(path)
+            if recipe.chain == kinds:
+                return ChainRecipe(recipe, choice)
+            if recipe.chain:
+                raise RecipeError(
+                    f"declares the chain {', '.join(recipe.chain)}, but is used for {', '.join(kinds)}",
+                    location=recipe.name,
+                    way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
+                )
+            chosen, ensembles = self._graph.recipes, self._graph.ensembles
+            own = {chosen.get(key) for ensemble in ensembles for key in (ensemble.name, ensemble.kind)}
+            if choice == Choice.NET and path not in own:
+                raise RecipeError(
+                    f"declares no chain, but is used for {', '.join(kinds)}",
+                    location=recipe.name,
+                    way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})",
+                )
         return None
-    path = recipe_path(graph, ensemble)
-    recipe = _for_one(path, read) if path is not None else None
-    if ensemble.commands:
-        recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
-    return with_defaults(None if recipe is None else as_frozen(recipe, [ensemble], frozen), left)
 
+    def _chain_paths(self, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
+        by_layers, name = chain_keys(members)
+        for key in (by_layers, name):
+            chosen = self._graph.recipes.get(key)
+            if chosen is not None:
+                yield chosen, Choice.NET
+        for files, choice in self._folders:
+            if name in files:
+                yield files[name], choice
 
-def recipe_path(graph: Graph, ensemble: Ensemble) -> Path | None:
-    """The file that holds the ensemble's recipe, if there is one."""
-    for key in (ensemble.name, ensemble.kind):
-        if key in graph.recipes:
-            return graph.recipes[key]
-    return _own_or_shipped(ensemble.kind)
+    def _own_or_shipped(self, kind: str) -> Path | None:
+        return next((files[kind] for files, _ in self._folders if kind in files), None)
 
+    def _file(self, path: Path) -> Recipe:
+        if path not in self._read:
+            found = read_recipe(path)
+            own = path.parent == _shipped()  # those look at no names
+            self._read[path] = replace(found, shares=True) if own else found
+        return self._read[path]
 
-def has_none(graph: Graph, ensemble: Ensemble) -> bool:
-    """Whether an ensemble is to have no recipe."""
-    keys = [key for key in (ensemble.name, ensemble.kind) if key in graph.recipes]
-    return bool(keys) and graph.recipes[keys[0]] is None
-
-
-def choice_for(graph: Graph, ensemble: Ensemble) -> Choice:
-    """Who has chosen the recipe of an ensemble."""
-    if ensemble.name in graph.recipes or ensemble.kind in graph.recipes:
-        return Choice.NET
-    return Choice.SHIPPED if _existing(settings().recipes, ensemble.kind) is None else Choice.FOLDER
-
-
-def member_recipe(graph: Graph, members: Sequence[Ensemble], kind: str, read: Reader = read_recipe) -> Recipe | None:
-    """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the one
-    that a layer of this kind would get. The default schedule, by its name, or where there is no other."""
-    member = next((member for member in members if member.kind == kind), None)
-    path = recipe_path(graph, member) if member is not None else graph.recipes.get(kind, _own_or_shipped(kind))
-    if path is not None:
-        return _for_one(path, read)
-    return FOR_RECIPES if member is not None or kind in graph.recipes or kind == DEFAULT_SCHEDULE else None
-
-
-def _own_or_shipped(kind: str) -> Path | None:
-    return _existing(settings().recipes, kind) or _existing(_shipped(), kind)
+    def _for_one(self, path: Path) -> Recipe:
+        recipe = self._file(path)
+        if recipe.chain:
+            raise RecipeError(
+                f"is a recipe for the chain {', '.join(recipe.chain)}, not for one layer",
+                location=recipe.name,
+                way_out=f"net.use_recipe({'_'.join(recipe.chain)!r}, path) uses it wherever these layers follow each "
+                "other",
+            )
+        return recipe
 
 
 def _shipped() -> Path:
@@ -111,24 +183,9 @@ def short_name(path: Path) -> str:
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
 
 
-def _existing(folder: Path | None, name: str) -> Path | None:
-    if folder is None:
-        return None
-    path = folder / f"{name}.py"
-    if not path.exists() and not name.isascii():  # some file systems keep an accent as a sign of its own
-        path = next((each for each in sorted(folder.glob("*.py")) if normalised(each.stem) == name), path)
-    return path if path.exists() else None
-
-
-def _for_one(path: Path, read: Reader) -> Recipe:
-    recipe = read(path)
-    if recipe.chain:
-        raise RecipeError(
-            f"is a recipe for the chain {', '.join(recipe.chain)}, not for one layer",
-            location=recipe.name,
-            way_out=f"net.use_recipe({'_'.join(recipe.chain)!r}, path) uses it wherever these layers follow each other",
-        )
-    return recipe
+def _files(folder: Path) -> dict[str, Path]:
+    """Name → file of a folder's Python files; some file systems keep an accent as a sign of its own."""
+    return {normalised(path.stem): path for path in sorted(folder.iterdir()) if path.suffix == ".py"}
 
 
 # --- chains ---------------------------------------------------------------------------------------------
@@ -140,54 +197,3 @@ def chain_name(members: Sequence[Ensemble]) -> str:
 def chain_keys(members: Sequence[Ensemble]) -> tuple[str, str]:
     """Under which names a recipe for a chain may be chosen: of the layers, and of their kinds."""
     return chain_name(members), "_".join(member.kind for member in members)
-
-
-@dataclass(frozen=True)
-class ChainRecipe:
-    """A recipe for a chain, and who has chosen it."""
-
-    recipe: Recipe
-    choice: Choice
-
-
-def chain_file(graph: Graph, members: Sequence[Ensemble], read: Reader = read_recipe) -> ChainRecipe | None:
-    """The recipe for layers that follow each other, or None.
-
-    In this order: ``net.use_recipe([conv1, relu1], path)``, ``net.use_recipe("conv_relu", path)``, ``conv_relu.py`` in
-    the folder ``LATTE_RECIPES``, the shipped one: the kinds joined by ``_``. The file says ``chain = ("conv",
-    "relu")``; one that declares no chain is a recipe for a single layer, whose kind happens to have this name.
-
-    Raises:
-        RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
-    """
-    kinds = tuple(member.kind for member in members)
-    for path, choice in _chain_paths(graph, members):
-        recipe = read(path)
-        if recipe.chain == kinds:
-            return ChainRecipe(recipe, choice)
-        if recipe.chain:
-            raise RecipeError(
-                f"declares the chain {', '.join(recipe.chain)}, but is used for {', '.join(kinds)}",
-                location=recipe.name,
-                way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
-            )
-        own = {graph.recipes.get(key) for ensemble in graph.ensembles for key in (ensemble.name, ensemble.kind)}
-        if choice == Choice.NET and path not in own:
-            raise RecipeError(
-                f"declares no chain, but is used for {', '.join(kinds)}",
-                location=recipe.name,
-                way_out=f"chain = ({', '.join(repr(kind) for kind in kinds)})",
-            )
-    return None
-
-
-def _chain_paths(graph: Graph, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
-    by_layers, name = chain_keys(members)
-    for key in (by_layers, name):
-        chosen = graph.recipes.get(key)
-        if chosen is not None:
-            yield chosen, Choice.NET
-    for folder, choice in ((settings().recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED)):
-        path = _existing(folder, name)
-        if path is not None:
-            yield path, choice

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from latte.autodiff.differentiated import Differentiated, LayerPrograms
@@ -13,12 +13,13 @@ from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
 from latte.planning.chains import Chain, Chains
-from latte.planning.recipes import Reader, recipe_of
+from latte.planning.recipes import Recipes
+from swirl.declared import Declared
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, fresh
+from swirl.phases import INFERENCE
 from swirl.recipe import Recipe
-from swirl.recipe_files import read_recipe
 from swirl.transforms.rewrites.joined_programs import Part
 
 
@@ -27,34 +28,29 @@ class Unit:
     """Programs that are scheduled together.
 
     Args:
-        name: ``conv1``, or ``conv1_relu1``.
         members: the layers, sources first.
-        parts: phase → the layers' programs, in order of execution.
         recipe: None leaves the canonical programs.
-        local: of a chain: storage → name of the buffer in the joined programs.
-        internal: of a chain: phase → storage that only programs of this unit need.
-        lays_out: prefixes of the storage whose layout this unit chooses.
-        parameters: storage of parameters, and of their gradients → whether this unit chooses the layout.
-        names: kind of layer → its own names for buffers → buffer; for ``""`` the unit's names, also of buffers that
-            belong to phases which are joined with another layer's.
-        apart: of a chain: the units of those phases of its layers that are in no chain.
+        region: the programs.
     """
 
-    name: str
     members: tuple[Ensemble, ...]
-    parts: Mapping[str, tuple[Part, ...]]
     recipe: Recipe | None
-    local: Mapping[str, str] = field(default_factory=dict)
-    internal: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    lays_out: tuple[str, ...] = ()
-    parameters: Mapping[str, bool] = field(default_factory=dict)
-    names: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
-    apart: tuple[Unit, ...] = ()
+    region: Declared
+
+    @property
+    def name(self) -> str:
+        """``conv1``, or ``conv1_relu1``."""
+        return self.region.name
+
+    @property
+    def parts(self) -> Mapping[str, tuple[Part, ...]]:
+        """Phase → the layers' programs, in order of execution."""
+        return self.region.parts
 
     @property
     def joined(self) -> bool:
         """Whether these are the programs of several layers."""
-        return len(self.members) > 1
+        return self.region.joined
 
     def location(self, phase: str = "forward") -> str | None:
         """``file:line`` of the body that a phase of the last layer comes from."""
@@ -62,16 +58,12 @@ class Unit:
         written = phase if phase in PHASES and layer.has_phase(phase) else "forward"
         return layer.body(written).location() if layer.has_phase(written) else None
 
-    def programs(self) -> Iterator[Program]:
-        """Every program in it."""
-        yield from (part.program for parts in self.parts.values() for part in parts)
-
 
 def net_units(
     graph: Graph,
     programs: Sequence[LayerPrograms],
     chains: Chains,
-    read: Reader = read_recipe,
+    recipes: Recipes | None = None,
     left: Collection[tuple[str, str]] = (),
     frozen: Differentiated | None = None,
 ) -> list[Unit]:
@@ -81,13 +73,14 @@ def net_units(
         graph: of the net.
         programs: of all ensembles, the members of each chain next to each other.
         chains: of the net.
-        read: reads a recipe's file.
+        recipes: of the net.
         left: layers and those of their phases that their recipes have left to the default schedule.
         frozen: the programs of the net, where something is frozen.
 
     Raises:
         RecipeError: a recipe file cannot be read.
     """
+    recipes = recipes or Recipes(graph, frozen)
     by_name = {item.ensemble.name: item for item in programs}
     joined = [_joined(chain, [by_name[member.name] for member in chain.members]) for chain in chains.found]
     done = {(phase, member.name) for unit in joined for phase in unit.parts for member in unit.members}
@@ -95,24 +88,26 @@ def net_units(
         name: replace(item, programs={ph: p for ph, p in item.programs.items() if (ph, name) not in done})
         for name, item in by_name.items()
     }
+    users = _users(joined, rest.values())
+    starting: dict[str, list[Unit]] = {}
+    for unit in joined:
+        starting.setdefault(unit.members[0].name, []).append(unit)
+    phases_left: dict[str, set[str]] = {}
+    for layer, phase in left:
+        phases_left.setdefault(layer, set()).add(phase)
     result: list[Unit] = []
     first_users: dict[str, frozenset[str]] = {}
-
-    def alone(name: str) -> Unit:
-        item = rest[name]
-        recipe = recipe_of(graph, item.ensemble, read, {phase for layer, phase in left if layer == name}, frozen)
-        return _alone(item, by_name[name], recipe, first_users)
-
     for item in programs:
         name = item.ensemble.name
-        starting = [unit for unit in joined if unit.members[0].name == name and unit.parts]
-        for unit in starting:
-            lays_out, parameters = _lays_out(unit.members, first_users)
-            apart = tuple(alone(member.name) for member in unit.members if rest[member.name].programs)
-            internal = _internal(unit, joined, rest.values())
-            result.append(replace(unit, internal=internal, lays_out=lays_out, parameters=parameters, apart=apart))
+        for unit in starting.get(name, ()):
+            if unit.parts:
+                lays_out, parameters = _lays_out(unit.members, first_users)
+                internal = _internal(unit, users)
+                region = replace(unit.region, internal=internal, lays_out=lays_out, parameters=parameters)
+                result.append(replace(unit, region=region))
         if rest[name].programs or not item.programs:
-            result.append(alone(name))
+            recipe = recipes.of(item.ensemble, phases_left.get(name, ()))
+            result.append(_alone(rest[name], item, recipe, first_users))
     return result
 
 
@@ -152,7 +147,8 @@ def _alone(
     names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
     members = (item.ensemble,)
     lays_out, parameters = _lays_out(members, first_users)
-    return Unit(item.ensemble.name, members, parts, recipe, lays_out=lays_out, parameters=parameters, names={"": names})
+    name, own = item.ensemble.name, {"": names}
+    return Unit(members, recipe, Declared(name, (name,), parts, {}, {}, lays_out, parameters, own))
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
@@ -168,31 +164,31 @@ def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
     local = _local_names(chain.members, items)
     names = _names_by_kind(items)
     names[""] = {local[record.name]: record for own in list(names.values()) for record in own.values()}
-    return Unit(chain.name, chain.members, parts, chain.recipe, local, names=names)
+    layers = tuple(member.name for member in chain.members)
+    return Unit(chain.members, chain.recipe, Declared(chain.name, layers, parts, local, names=names))
 
 
-def _internal(unit: Unit, joined: Sequence[Unit], rest: Iterable[LayerPrograms]) -> dict[str, frozenset[str]]:
+def _users(joined: Iterable[Unit], rest: Iterable[LayerPrograms]) -> dict[tuple[bool, str], set[str]]:
+    """Whether in inference, and storage → the chains that touch it; "" for layers by themselves. Only inference reads
+    what inference computes."""
+    users: dict[tuple[bool, str], set[str]] = {}
+    every = [("", phase, program) for item in rest for phase, program in item.programs.items()]
+    every += [
+        (unit.name, phase, part.program) for unit in joined for phase, parts in unit.parts.items() for part in parts
+    ]
+    for user, phase, program in every:
+        for record in program.buffers.values():
+            users.setdefault((phase == INFERENCE, record.name), set()).add(user)
+    return users
+
+
+def _internal(unit: Unit, users: Mapping[tuple[bool, str], set[str]]) -> dict[str, frozenset[str]]:
     """Phase → storage of the inner layers that no program outside of the unit needs."""
     inner = {f"{member.name}.{name}" for member in unit.members[:-1] for name in ("value", "grad")}
-    others = [(phase, program) for item in rest for phase, program in item.programs.items()]
-    others += [
-        (phase, part.program)
-        for other in joined
-        if other is not unit
-        for phase, parts in other.parts.items()
-        for part in parts
-    ]
-    # Only inference reads what inference computes.
-    needed = {
-        alone: {
-            record.name
-            for phase, program in others
-            if (phase == "inference") == alone
-            for record in program.buffers.values()
-        }
-        for alone in (True, False)
+    return {
+        phase: frozenset(storage for storage in inner if users.get((phase == INFERENCE, storage), set()) <= {unit.name})
+        for phase in unit.parts
     }
-    return {phase: frozenset(inner - needed[phase == "inference"]) for phase in unit.parts}
 
 
 def _may_wait(items: Sequence[LayerPrograms]) -> bool:

@@ -75,7 +75,7 @@ class Executable:
 
     def fixed(self, trains: bool) -> Iterator[CompiledPhase]:
         """The kernels that are right for whole batches alone, of training or of inference."""
-        return (step for step in self.compiled if step.program.fixed and (step.phase != INFERENCE) == trains)
+        return (step for step in self.compiled if step.fixed and (step.phase != INFERENCE) == trains)
 
     def takes(self, items: int, trains: bool) -> bool:
         """Whether the phases of inference, and of training if it ``trains``, run on so many items."""
@@ -286,7 +286,7 @@ def _items_outermost(buffer: Buffer) -> bool:
 
 
 def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return [arrays[compiled.program.buffers[name].name] for name in compiled.source.buffers]
+    return [arrays[compiled.bound[name]] for name in compiled.source.buffers]
 
 
 def execution_order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
@@ -329,12 +329,7 @@ def _buffers(
 
 def _logical(item: CompiledPhase) -> Iterable[Buffer]:
     """The buffers that are left in the end, with their first shapes: commands and layouts may change those."""
-    found: dict[str, Buffer] = {}
-    for stage in item.stages:
-        for record in stage.program.buffers.values():
-            if record.name in item.storage:
-                found.setdefault(record.name, record)
-    return found.values()
+    return (item.declared[name] for name in sorted(item.storage))
 
 
 def _arrays(

@@ -348,7 +348,7 @@ def _phases(programs: Mapping[str, Program], arrays: Mapping[str, np.ndarray], r
         phase: finish(schedule_alone({phase: program}, None, target).stages[phase])
         for phase, program in programs.items()
     }
-    sources = {phase: generate(stages, target) for phase, stages in finished.items()}
+    sources = {phase: generate(stages[-1].program, target) for phase, stages in finished.items()}
     built = build(list(sources.values()), target)
     result = {}
     for (phase, source), unit in zip(sources.items(), built, strict=True):

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 
 from latte.model.ensemble import Ensemble
-from latte.planning.plan import Plan
+from latte.planning.plan import Plan, ScheduledUnit
 from latte.planning.units import Unit
+from latte.runtime.report import Times
 from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.dump.write import dump_kernel, dump_stages
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.jit import Kernel, Progress, build, load
+from swirl.kept_schedules import BoundKernel
 from swirl.libraries import Built
-from swirl.memo import Memo
-from swirl.pipeline import Stage, generate
+from swirl.pipeline import Stage
+from swirl.plan_state import PlanState
 from swirl.target import Target
 
 
 @dataclass(frozen=True)
 class GeneratedPhase:
-    """One phase of one unit (a layer, or the layers of a chain): its stages and its C++."""
+    """One phase of one unit (a layer, or the layers of a chain): its stages and its C++.
+
+    Args:
+        unit: the layer, or the layers.
+        phase: of it.
+        stages: of the compiler, made when somebody looks.
+        declared: storage → buffer as it was first, with its logical shape.
+        source: the C++.
+        bound: name of a buffer in it → storage.
+        fixed: why it is right for whole batches alone, or "".
+    """
 
     unit: Unit
     phase: str
-    stages: tuple[Stage, ...]
+    stages: Sequence[Stage]
+    declared: Mapping[str, Buffer]
     source: KernelSource
+    bound: Mapping[str, str]
+    fixed: str
+
+    @property
+    def program(self) -> Program:
+        """The nests that the C++ is made of."""
+        return self.stages[-1].program
 
 
 @dataclass(frozen=True)
@@ -43,80 +65,105 @@ class CompiledPhase(GeneratedPhase):
         """The layer; of a chain, the last one, whose value it computes."""
         return self.unit.members[-1]
 
-    @property
-    def program(self) -> Program:
-        return self.stages[-1].program
-
     @cached_property
     def storage(self) -> set[str]:
         """The storage that the kernel touches."""
-        return {record.name for record in self.program.buffers.values()}
+        return set(self.bound.values())
 
     @cached_property
     def fused_away(self) -> set[str]:
         """The storage between the layers of a chain that the kernel does not need."""
-        before = {record.name for record in self.stages[0].program.buffers.values()}
-        return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
+        before = {record.name for part in self.unit.parts[self.phase] for record in part.program.buffers.values()}
+        return (before & set(self.unit.region.internal.get(self.phase, ()))) - self.storage
 
 
-def generate_kernels(
-    plan: Plan, dump: Path | None = None, phases: Collection[str] | None = None
-) -> Iterator[GeneratedPhase]:
-    """The C++ of every phase of every unit, one after the other.
+def compile_kernels(
+    steps: Generator[tuple[ScheduledUnit, PlanState], None, Plan],
+    target: Target,
+    times: Times,
+    *,
+    progress: Progress | None = None,
+    dump: Path | None = None,
+    phases: Collection[str] | None = None,
+) -> tuple[Plan, list[CompiledPhase]]:
+    """A plan, and its phases with their kernels, compiled where the cache has none: the first ones while later units
+    are planned.
 
     Args:
-        plan: of the net.
+        steps: of planning; see :func:`latte.planning.plan.planning`.
+        target: what code is made for.
+        times: what planning, generating and compiling take is added to it.
+        progress: told of every kernel compiled (done, total, name).
         dump: a folder for the stages, each a file that runs.
         phases: those that are wanted; all by default.
 
     Raises:
-        Unsupported: there is none for this target; with the layer, the phase, and the location of the body.
+        Unsupported: there is no C++ for this target; with the layer, the phase, and the location of the body.
+        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`; as planning does.
     """
-    for item in plan.scheduled:
-        for phase in item.result.stages:
-            if phases is not None and phase not in phases:
-                continue
-            stages = item.finished(phase, plan.state, plan.target)
-            if dump is not None:
-                dump_stages(dump / item.unit.name / phase, stages)
-            source = _generated(item.unit, phase, stages, plan.target, item.memo)
-            yield GeneratedPhase(item.unit, phase, stages, source)
+    plans: list[Plan] = []
+    generated: list[GeneratedPhase] = []
+
+    def sources() -> Iterator[KernelSource]:
+        for unit, state in _settled(steps, times, plans):
+            for phase in _wanted(unit, phases):
+                with times("generating"):
+                    kernel = _kernel(unit, phase, state, target)
+                yield kernel.source  # a chain that declines afterwards may leave it unused
+        (plan,) = plans
+        for item in plan.scheduled:
+            for phase in _wanted(item, phases):
+                with times("generating"):
+                    generated.append(_generated(item, phase, plan, dump))
+                yield generated[-1].source
+
+    started, before = perf_counter(), times.total
+    every = build(sources(), target, progress=progress)
+    built = every[len(every) - len(generated) :]
+    times.add("compiling", perf_counter() - started - (times.total - before))
+    if dump is not None:
+        for each, made in zip(generated, built, strict=True):
+            dump_kernel(dump / each.unit.name / each.phase, each.source, made.command)
+    kernels = [
+        CompiledPhase(**vars(each), kernel=load(made), built=made) for each, made in zip(generated, built, strict=True)
+    ]
+    return plans[0], kernels
 
 
-def _generated(unit: Unit, phase: str, stages: tuple[Stage, ...], target: Target, memo: Memo) -> KernelSource:
+def _settled(
+    steps: Generator[tuple[ScheduledUnit, PlanState], None, Plan], times: Times, plans: list[Plan]
+) -> Iterator[tuple[ScheduledUnit, PlanState]]:
+    """What planning yields; what it returns is added to ``plans``."""
+    while True:
+        try:
+            with times("scheduling"):
+                item = next(steps)
+        except StopIteration as end:
+            plans.append(end.value)
+            return
+        yield item
+
+
+def _wanted(item: ScheduledUnit, phases: Collection[str] | None) -> list[str]:
+    return [phase for phase in item.result.stages if phases is None or phase in phases]
+
+
+def _kernel(item: ScheduledUnit, phase: str, state: PlanState, target: Target) -> BoundKernel:
     try:
-        return generate(stages, target, memo=memo)
+        return item.kernel(phase, state, target)
     except Unsupported as error:
-        error.message, error.location = f"{unit.name}, {phase}: {error.message}", unit.location(phase)
+        error.message, error.location = f"{item.unit.name}, {phase}: {error.message}", item.unit.location(phase)
         raise
 
 
-def build_kernels(
-    generated: Iterable[GeneratedPhase], target: Target, progress: Progress | None = None, dump: Path | None = None
-) -> list[CompiledPhase]:
-    """The phases with their kernels, compiled where the cache has none; the first while the last are generated.
-
-    Args:
-        generated: the C++.
-        target: that it is for.
-        progress: told of every kernel compiled (done, total, name).
-        dump: the folder that the stages have been written to, for the compile commands.
-
-    Raises:
-        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
-    """
-    items: list[GeneratedPhase] = []
-
-    def sources() -> Iterator[KernelSource]:
-        for item in generated:
-            items.append(item)
-            yield item.source
-
-    built = build(sources(), target, progress=progress)
+def _generated(item: ScheduledUnit, phase: str, plan: Plan, dump: Path | None) -> GeneratedPhase:
+    stages = item.stages(phase, plan.state, plan.target)
     if dump is not None:
-        for item, made in zip(items, built, strict=True):
-            dump_kernel(dump / item.unit.name / item.phase, item.source, made.command)
-    return [
-        CompiledPhase(item.unit, item.phase, item.stages, item.source, load(made), made)
-        for item, made in zip(items, built, strict=True)
-    ]
+        dump_stages(dump / item.unit.name / phase, stages)
+    kernel = _kernel(item, phase, plan.state, plan.target)
+    region = plan.state.regions[item.unit.name]
+    declared = {**item.result.stored[phase], **kernel.added}
+    declared |= {r.name: r for part in item.unit.parts[phase] for r in part.program.buffers.values()}
+    if not declared.keys() >= set(kernel.bound.values()):  # what is copied: another layer's
+        declared |= {copy.source.name: copy.source for copy in region.phases[phase].copies}
+    return GeneratedPhase(item.unit, phase, stages, declared, kernel.source, kernel.bound, kernel.fixed)

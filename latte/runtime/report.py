@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 
 from latte.model.source_location import user_stacklevel
 from latte.planning.plan import Untuned
 from swirl.libraries import Built
+
+PYTHON = ("lowering", "differentiating", "scheduling", "generating")
+"""The parts of a compilation that come before the C++ compiler."""
 
 
 class NotTuned(UserWarning):
@@ -40,7 +46,10 @@ class CompileReport:
 
     Args:
         kernels: number of kernels; ``cached`` of them were found on disk.
-        seconds: of this compilation, all in all; ``generating`` of it in passes and recipes.
+        seconds: of this compilation, all in all.
+        times: where they went: ``lowering``, ``differentiating``, ``scheduling`` (recipes and layouts), ``generating``
+            (C++), ``compiling`` (waiting for the C++ compiler), ``binding`` (memory and initial values).
+        units: layers and chains that were scheduled; ``known`` of them were kept from before, or are equal to others.
         compiler_seconds: what the C++ compiler took for all kernels when they were compiled (kept with the cache).
         folder: of the generated code.
         built: the kernels, by their libraries.
@@ -52,7 +61,9 @@ class CompileReport:
     kernels: int
     cached: int
     seconds: float
-    generating: float
+    times: Mapping[str, float]
+    units: int
+    known: int
     compiler_seconds: float
     folder: Path
     built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
@@ -60,15 +71,47 @@ class CompileReport:
     fixed: Sequence[FixedSize] = ()
 
     @property
+    def generating(self) -> float:
+        """Seconds of this compilation in passes and recipes."""
+        return sum(self.times.get(part, 0.0) for part in PYTHON)
+
+    @property
     def compiled(self) -> int:
         """Number of kernels that the C++ compiler made now."""
         return self.kernels - self.cached
 
 
+class Times:
+    """Where the time of a compilation goes: ``with times("scheduling"): …``."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @property
+    def total(self) -> float:
+        """Seconds so far, all in all."""
+        return sum(self.seconds.values())
+
+    def add(self, part: str, seconds: float) -> None:
+        """Count seconds for a part."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        """Count what is done inside for a part."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.add(part, perf_counter() - start)
+
+
 def make_report(
     built: Iterable[Built],
     seconds: float,
-    generating: float,
+    times: Mapping[str, float],
+    units: int = 0,
+    known: int = 0,
     untuned: Iterable[Untuned] = (),
     fixed: Iterable[FixedSize] = (),
 ) -> CompileReport:
@@ -80,7 +123,8 @@ def make_report(
     cached = sum(item.cached for item in unique.values())
     compiler_seconds = sum(item.seconds for item in unique.values())
     left, sized = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed))
-    return CompileReport(len(unique), cached, seconds, generating, compiler_seconds, folder, unique, left, sized)
+    numbers = len(unique), cached, seconds, times, units, known, compiler_seconds
+    return CompileReport(*numbers, folder, unique, left, sized)
 
 
 def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
@@ -88,7 +132,11 @@ def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     built = (item for report in reports for item in report.built.values())
     untuned = (each for report in reports for each in report.untuned)
     fixed = (each for report in reports for each in report.fixed)
-    return make_report(built, sum(r.seconds for r in reports), sum(r.generating for r in reports), untuned, fixed)
+    times: Counter[str] = Counter()
+    for report in reports:
+        times.update(report.times)
+    seconds, units, known = (sum(getattr(r, name) for r in reports) for name in ("seconds", "units", "known"))
+    return make_report(built, seconds, dict(times), units, known, untuned, fixed)
 
 
 def warn_not_tuned(report: CompileReport) -> None:

@@ -261,14 +261,14 @@ for chunk in range({chunks}):
             keys.append((program.text, tuple((buffer.dtype, buffer.layout) for buffer in program.buffers.values())))
             if keys[-1] not in self._kernels and keys[-1] not in sources:
                 stages = schedule_alone({"update": program}, part.recipe, target).stages["update"]
-                sources[keys[-1]] = generate(finish(stages), target)
+                sources[keys[-1]] = generate(finish(stages)[-1].program, target)
             given.append({**{name: array for name, (_, array) in part.arrays.items()}, **scalars})
         generating = perf_counter() - start
         built = build(list(sources.values()), target) if sources else []
         for (key, source), unit in zip(sources.items(), built, strict=True):
             self._kernels[key] = load(unit), source.buffers
         if sources:
-            self._session.add_report(make_report(built, perf_counter() - start, generating))
+            self._session.add_report(make_report(built, perf_counter() - start, {"generating": generating}))
         steps = []
         for key, arrays in zip(keys, given, strict=True):
             kernel, buffers = self._kernels[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -16,8 +16,8 @@ from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.planning.chains import chained_order, find_chains, neighbours
-from latte.planning.plan import Progress, ScheduledUnit, schedule_unit, until_settled
-from latte.planning.recipes import chain_name, member_recipe
+from latte.planning.plan import Plan, make_plan
+from latte.planning.recipes import Recipes, chain_name
 from latte.planning.units import Unit, net_units
 from latte.tools.made_up import made_up
 from swirl.dump.write import contents
@@ -26,11 +26,12 @@ from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.jit import Kernel, build, load
+from swirl.kept_schedules import KeptSchedules
 from swirl.measure import Limits, Measured
 from swirl.memo import Memos
 from swirl.memory import allocate
 from swirl.phases import PHASE_ALIASES
-from swirl.pipeline import Stage, generate
+from swirl.pipeline import Stage
 from swirl.recipe import DEFAULT_SCHEDULE
 from swirl.recipe_files import read_recipe
 from swirl.recipe_imports import recipe_sources
@@ -54,7 +55,7 @@ class Trial:
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
     """
 
-    stages: tuple[Stage, ...]
+    stages: Sequence[Stage]
     outcomes: tuple[Outcome, ...]
     library: Path
     kernel: Kernel
@@ -113,7 +114,6 @@ class Bench:
         self._chosen: str | None = None
         self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
         """The files to watch: the recipe first."""
-        self._progress = Progress(net.graph, target)
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
@@ -125,9 +125,13 @@ class Bench:
             LatteError: the recipe is not Python, or a command was refused.
         """
         start = perf_counter()
-        self.paths = recipe_sources(self.paths[0])
-        with Memos() as memos:
-            item = until_settled(lambda left: self._scheduled(left, memos))
+        if self.recipe is not None:
+            self._use(self.recipe)
+        self.paths = self._files()  # until the used ones are known
+        with Memos() as memos, KeptSchedules(memos, self.target) as kept:
+            plan = make_plan(self.graph, self._programs, kept, until=self._holds)
+            item = plan.scheduled[-1]
+            self._check(plan, item.unit)
             self.paths = _sources(item.result.files)
             if self.phase not in item.result.stages:
                 raise CommandError(
@@ -135,67 +139,53 @@ class Bench:
                     location=str(self.paths[0]),
                     way_out="--phase backward",
                 )
-            finished = item.finished(self.phase, item.result.state, self.target)
-            source = generate(finished, self.target, memo=item.memo)
+            stages = item.stages(self.phase, plan.state, self.target)
+            source = item.kernel(self.phase, plan.state, self.target).source
+            outcomes, program = tuple(item.result.outcomes), stages[-1].program
+            buffers = item.result.stages[self.phase][-1].program.buffers
         taken = perf_counter() - start
         (built,) = build([source], self.target)
-        buffers = item.result.stages[self.phase][-1].program.buffers
         used = {name: buffers[name] for name in source.buffers}
-        arrays = self._arrays(used, finished[0].program)
+        arrays = self._arrays(used, stages[0].program)
         compiling = 0.0 if built.cached else built.seconds
-        work = program_work(finished[-1].program)
-        return Trial(finished, item.result.outcomes, built.path, load(built), used, arrays, work, taken, compiling)
+        work = program_work(program)
+        return Trial(stages, outcomes, built.path, load(built), used, arrays, work, taken, compiling)
 
-    def _stamp(self, unit: Unit) -> object:
-        """Changes if the unit may be scheduled differently: by its phases, or the recipes that it uses."""
-        return (unit.name, *unit.parts, *((file, _saved(file)) for file in self._files(unit)))
-
-    def _files(self, unit: Unit) -> tuple[Path, ...]:
-        """The recipes that a unit may be scheduled by: its own, those of a chain's layers, and what they import."""
-        recipes = [unit.recipe]
-        if unit.joined:
-            recipes += [member_recipe(self.graph, unit.members, member.kind) for member in unit.members]
-        return _sources([recipe.path for recipe in recipes if recipe is not None and recipe.path is not None])
-
-    def _scheduled(self, left: Mapping[tuple[str, str], str], memos: Memos) -> ScheduledUnit:
-        """The unit after its recipe."""
-        units = self._units(left)
-        place = next(place for place, unit in enumerate(units) if self._holds(unit))
-        self.paths = self._files(units[place])  # until the used ones are known
-        if (units[place].name, self.phase) in left:
+    def _check(self, plan: Plan, unit: Unit) -> None:
+        """Raise CommandError where another recipe has scheduled the phase."""
+        reason = next((u.reason for u in plan.untuned if (u.layer, u.phase) == (unit.name, self.phase)), None)
+        if reason is not None:
             raise CommandError(
-                f"leaves {self.phase} to the default schedule: {left[units[place].name, self.phase]}",
+                f"leaves {self.phase} to the default schedule: {reason}",
                 location=str(self.paths[0]),
                 way_out="latte show FILE --layer L --recipe prints the default schedule, to begin from",
             )
-        self._progress.through(units[:place], memos, self._stamp)
-        return schedule_unit(self.graph, self.target, self._progress.state, units[place], memos)
-
-    def _holds(self, unit: Unit) -> bool:
-        return self.phase in unit.parts and any(member in unit.members for member in self.members)
-
-    def _own_file(self) -> Path:
-        recipe = next(unit.recipe for unit in self._units() if self._holds(unit))
-        if recipe is None or recipe.path is None:
-            raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
-        return recipe.path
-
-    def _units(self, left: Mapping[tuple[str, str], str] | None = None) -> list[Unit]:
-        """The units of the net: an edited recipe may declare other phases, or no chain any more."""
-        if self.recipe is not None:
-            self._use(self.recipe)
-        chains = find_chains(self.graph, left=left, frozen=self._programs)
-        programs = self._programs.programs(chained_order(self.graph, chains.found))
-        units = net_units(self.graph, programs, chains, left=left or {}, frozen=self._programs)
-        used = next(unit.recipe for unit in units if self._holds(unit))
-        if self.recipe is not None and (used is None or used.path != self.recipe):
-            reasons = [reason for member in self.members for reason in chains.notes.get(member.name, ())]
+        if self.recipe is not None and (unit.recipe is None or unit.recipe.path != self.recipe):
+            reasons = [reason for member in self.members for reason in plan.chains.notes.get(member.name, ())]
             raise CommandError(
                 f"{self.recipe.name} does not schedule {self.layer}.{self.phase}",
                 location=str(self.recipe),
                 way_out="; ".join(dict.fromkeys(reasons)) or None,
             )
-        return units
+
+    def _files(self) -> tuple[Path, ...]:
+        """The files that the layer may be scheduled by: the recipe, those of a chain's layers, and what they import."""
+        recipes = Recipes(self.graph)
+        members = [recipes.path(member) for member in self.members if len(self.members) > 1]
+        return _sources([self.paths[0], *(path for path in members if path is not None)])
+
+    def _holds(self, unit: Unit) -> bool:
+        return self.phase in unit.parts and any(member in unit.members for member in self.members)
+
+    def _own_file(self) -> Path:
+        chains = find_chains(self.graph, frozen=self._programs)
+        programs = self._programs.programs(chained_order(self.graph, chains.found))
+        recipe = next(
+            unit.recipe for unit in net_units(self.graph, programs, chains, frozen=self._programs) if self._holds(unit)
+        )
+        if recipe is None or recipe.path is None:
+            raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
+        return recipe.path
 
     def _use(self, file: Path) -> None:
         """Use a file for the layer, or for the layers around it whose kinds it declares."""

@@ -43,25 +43,44 @@ class Anonymous:
 
 
 def anonymous(program: Program) -> Anonymous:
-    """The program without the names of layers: ``conv1.weights`` and ``conv2.weights`` are one."""
+    """The program without the names of layers: ``conv1.weights`` and ``conv2.weights`` are one. It is kept with the
+    program, which is a value."""
+    found: Anonymous | None = program.__dict__.get("anonymous")
+    if found is None:
+        found = program.__dict__["anonymous"] = _anonymous(program)
+    return found
+
+
+def _anonymous(program: Program) -> Anonymous:
     places = [program.name, *(buffer.name for buffer in program.buffers.values())]
     texts = (*places, *program.buffers, *program.aliases, *program.commands, *(nest.text for nest in program.nests))
     if any(map(_TOKEN.search, texts)):
         return Anonymous(program)  # some name looks like a token
     names = tuple(dict.fromkeys(part for place in places for part in place.split(".")[:-1]))
     tokens = {name: f"zL{number}z" for number, name in enumerate(names)}
-
-    def hidden(place: str) -> str:
-        *owners, last = place.split(".")
-        return ".".join((*(tokens[owner] for owner in owners), last))
-
-    labels = {nest.label: _hidden_label(nest.label, tokens) for nest in program.nests}
-    buffers = {local: replace(b, name=hidden(b.name)) for local, b in program.buffers.items()}
-    nests = tuple(nest.renamed(labels[nest.label]) for nest in program.nests)
-    return Anonymous(replace(program, name=hidden(program.name), nests=nests, buffers=buffers), names, labels)
+    labels = {nest.label: renamed_label(nest.label, tokens) for nest in program.nests}
+    return Anonymous(with_owners(program, tokens), names, labels)
 
 
-def _hidden_label(label: str, tokens: Mapping[str, str]) -> str:
-    """``conv1_forward_0`` with a token for ``conv1``."""
-    longest = max((name for name in tokens if label.startswith(f"{name}_")), key=len, default="")
-    return tokens.get(longest, "") + label.removeprefix(longest)
+def with_owners(program: Program, owners: Mapping[str, str]) -> Program:
+    """The program with other names for layers, in its own name, its storage and its nests' labels.
+
+    Args:
+        program: to be renamed.
+        owners: a layer's name → the new one.
+    """
+    buffers = {local: replace(b, name=renamed_storage(b.name, owners)) for local, b in program.buffers.items()}
+    nests = tuple(nest.renamed(renamed_label(nest.label, owners)) for nest in program.nests)
+    return replace(program, name=renamed_storage(program.name, owners), nests=nests, buffers=buffers)
+
+
+def renamed_storage(storage: str, owners: Mapping[str, str]) -> str:
+    """``conv1.weights`` with the new name for ``conv1``."""
+    *before, last = storage.split(".")
+    return ".".join((*(owners.get(owner, owner) for owner in before), last))
+
+
+def renamed_label(label: str, owners: Mapping[str, str]) -> str:
+    """``conv1_forward_0`` with the new name for ``conv1``."""
+    longest = max((name for name in owners if label.startswith(f"{name}_")), key=len, default="")
+    return owners.get(longest, "") + label.removeprefix(longest)

@@ -15,7 +15,14 @@ from swirl.ir.trees import ASSIGNMENTS, children, nodes, statements_in, target_o
 
 def identity(program: Program) -> str:
     """A text that is the same for two programs exactly if they are equal: nests, buffers with their layouts, aliases,
-    and commands so far."""
+    and commands so far. It is kept with the program, which is a value."""
+    found: str | None = program.__dict__.get("identity")
+    if found is None:
+        found = program.__dict__["identity"] = _identity(program)
+    return found
+
+
+def _identity(program: Program) -> str:
     rest = [getattr(program, field.name) for field in fields(program) if field.name != "nests"]
     return repr((rest, [nest.text for nest in program.nests]))
 
@@ -46,15 +53,28 @@ def from_json(value: dict[str, Any]) -> Program:
     """
     given = dict(value)
     nests = tuple(_nest(text) for text in given.pop("nests"))
-    buffers = {name: _buffer(entry) for name, entry in given.pop("buffers").items()}
+    buffers = {name: buffer_from_json(entry) for name, entry in given.pop("buffers").items()}
     aliases = {name: tuple(targets) for name, targets in given.pop("aliases").items()}
     return Program(nests=nests, buffers=buffers, aliases=aliases, **{key: _tuples(v) for key, v in given.items()})
 
 
-def _buffer(value: dict[str, Any]) -> Buffer:
+def buffer_from_json(value: dict[str, Any]) -> Buffer:
+    """The buffer of which this is ``asdict``.
+
+    Raises:
+        KeyError, TypeError, AttributeError: it is something else.
+    """
     given = {key: _tuples(entry) for key, entry in value.items() if key != "layout"}
-    layout = Layout(**{key: _tuples(entry) for key, entry in value["layout"].items()})
-    return Buffer(**given, layout=layout)
+    return Buffer(**given, layout=layout_from_json(value["layout"]))
+
+
+def layout_from_json(value: dict[str, Any]) -> Layout:
+    """The layout of which this is ``asdict``.
+
+    Raises:
+        TypeError, AttributeError: it is something else.
+    """
+    return Layout(**{key: _tuples(entry) for key, entry in value.items()})
 
 
 def _tuples(value: Any) -> Any:

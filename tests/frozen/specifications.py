@@ -299,7 +299,7 @@ def forward(s, target):
     s.recipe("conv", "forward")
 
 def backward(s, target):
-    s.leave_apart("backward", "as it is asked for")
+    s.decline("as it is asked for")
 """
 KEPT_BETWEEN = """
 chain = ("conv", "relu")

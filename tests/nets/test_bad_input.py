@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import latte.runtime.kernels
+import latte.planning.plan
 from latte import FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
 from latte.autodiff.partials import Partials
 from latte.ensemble import Ensemble
@@ -30,7 +30,8 @@ from latte.neuron import Neuron, eachindex
 from latte.solver import SGD
 from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
-from swirl.pipeline import Stage, generate
+from swirl.ir.nest import Program
+from swirl.pipeline import generate
 
 HERE = Path(__file__).name
 
@@ -278,12 +279,12 @@ def test_commands_that_fail_at_compile(command: Callable[[Ensemble], None], word
 
 @pytest.mark.parametrize("phase", ["inference", "forward", "backward"])
 def test_what_has_no_code_names_the_layer_and_its_body(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(stages: tuple[Stage, ...], *arguments: Any, **options: Any) -> KernelSource:
-        if stages[-1].program.name.endswith(f".{phase}"):
+    def none(program: Program, *arguments: Any, **options: Any) -> KernelSource:
+        if program.name.endswith(f".{phase}"):
             raise Unsupported("no such vectors", ast.Name("x"), "another target")
-        return generate(stages, *arguments, **options)
+        return generate(program, *arguments, **options)
 
-    monkeypatch.setattr(latte.runtime.kernels, "generate", none)
+    monkeypatch.setattr(latte.planning.plan, "generate", none)
     net = Net(2, seed=1)
     net.force_backward = True
     double = net.add_ensemble(Ensemble(Double, (4,), name="doubled"))

@@ -32,6 +32,7 @@ from latte.planning.plan import Untuned, make_plan
 from latte.runtime.report import NotTuned
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.target import resolve_target
 from tests.lowered import lowered
@@ -263,8 +264,8 @@ def test_a_recipe_leaves_a_phase_to_shorter_chains() -> None:
     )
     net = Net(2)
     BatchNormLayer(net, ConvLayer(net, MemoryDataLayer(net, (3, 7, 5)), num_filters=33, kernel=1, stride=1, pad=0))
-    with Memos() as memos:
-        plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, 2)), resolve_target(), memos)
+    with Memos() as memos, KeptSchedules(memos, resolve_target()) as kept:
+        plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, 2)), kept)
     why = "forward is not compiled as conv1_batch_norm1: 1 × 1 with a ragged block of filters"
     assert any(note.startswith(why) for note in plan.notes["conv1"])
 
@@ -276,9 +277,9 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
         source = ConvLayer(net, source, num_filters=3, kernel=1, stride=1, pad=0)
         source = ReLULayer(net, BatchNormLayer(net, source))
     told: Counter[str] = Counter()
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, resolve_target()) as kept:
         programs = differentiate(net.graph, lower_layers(net.graph, 2))
-        plan = make_plan(net.graph, programs, resolve_target(), memos, lambda done, count, name: told.update([name]))
+        plan = make_plan(net.graph, programs, kept, lambda done, count, name: told.update([name]))
     left = [note for notes in plan.chains.notes.values() for note in notes if "is not compiled as" in note]
     assert len(set(left)) == 8  # conv–batch norm–ReLU, then conv–batch norm, of four blocks
     assert told["conv1_batch_norm1_relu1"] == told["conv4_batch_norm4_relu4"] <= 3
@@ -288,7 +289,7 @@ def test_leaving_a_phase_schedules_no_earlier_layer_again() -> None:
 def test_a_layers_own_recipe_leaves_a_phase_to_the_default_schedule(tmp_path: Path) -> None:
     """As if it had no function for it: what it has done before it leaves is taken back."""
     (tmp_path / "mine.py").write_text(
-        "def forward(s, target):\n    s.parallelize('forward', 'n')\n    s.leave_apart('forward', 'too small')\n\n"
+        "def forward(s, target):\n    s.parallelize('forward', 'n')\n    s.decline('too small')\n\n"
         "def update(s, target):\n    s.unroll('update', 'ky', 3)\n"
     )
     nests = []
@@ -314,7 +315,7 @@ def test_a_layers_own_recipe_leaves_a_phase_to_the_default_schedule(tmp_path: Pa
 
 
 def test_a_chain_whose_layers_recipe_leaves_a_phase_is_apart_there(tmp_path: Path) -> None:
-    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
+    (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.decline('too small')\n")
     net = Net(2, seed=1)
     layers = pair(net)
     conv, relu = layers["conv"], layers["relu"]
@@ -334,7 +335,7 @@ def test_a_chain_whose_layers_recipe_leaves_a_phase_is_apart_there(tmp_path: Pat
 def test_what_follows_a_phase_is_left_with_it(tmp_path: Path, phase: str, follower: str) -> None:
     """Joined without its own function it would have no commands at all."""
     path = tmp_path / "mine.py"
-    path.write_text(f'chain = ("conv", "relu")\n\ndef {phase}(s, target):\n    s.leave_apart("{phase}", "too small")\n')
+    path.write_text(f'chain = ("conv", "relu")\n\ndef {phase}(s, target):\n    s.decline("too small")\n')
     for joined in (set(), {follower}):
         net = Net(2, seed=1)
         net.force_backward = True

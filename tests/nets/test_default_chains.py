@@ -40,6 +40,7 @@ from latte.neuron import Neuron, tanh
 from latte.planning import recipes
 from latte.planning.chains import find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.target import Target, resolve_target
 from tests.lowered import lowered
@@ -70,9 +71,9 @@ def compiled_as(net: Net) -> set[str]:
 
 def planned(net: Net, target: Target | None = None) -> tuple[Plan, set[str]]:
     """How a net would be compiled, and as what."""
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, target or resolve_target()) as kept:
         programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-        plan = make_plan(net.graph, programs, target or resolve_target(), memos)
+        plan = make_plan(net.graph, programs, kept)
     return plan, {f"{unit.name}.{phase}" for unit in plan.units for phase in unit.parts if phase != "inference"}
 
 

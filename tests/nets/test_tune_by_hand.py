@@ -256,7 +256,7 @@ def test_a_recipe_that_leaves_the_phase_is_told(tmp_path: Path) -> None:
     net = Net(3, seed=1)
     ConvLayer(net, MemoryDataLayer(net, (2, 7, 5)), num_filters=8, kernel=3, stride=1, pad=1)
     path = tmp_path / "mine.py"
-    path.write_text("def forward(s, target):\n    s.leave_apart('forward', 'too small')\n")
+    path.write_text("def forward(s, target):\n    s.decline('too small')\n")
     made = bench(net, "conv1", recipe=path)
     with pytest.raises(CommandError) as caught:
         made.compile()

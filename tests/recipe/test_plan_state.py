@@ -13,6 +13,7 @@ from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
 from swirl.errors import LatteError
 from swirl.ir.buffers import Layout
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.plan_state import lone_region, resolve, stored
 from swirl.recipe import Schedule
@@ -54,7 +55,7 @@ def test_nobody_else_sets_layouts() -> None:
 def test_what_is_stored_has_no_layout_and_is_filled_in_again() -> None:
     given = {phase: laid_out(program, {"scale1.value": BLOCKS}) for phase, program in programs().items()}
     state, region = lone_region(given)
-    assert {b.layout for *_, b in state.bindings()} == {Layout()}
+    assert {b.layout for region in state.regions.values() for *_, b in region.bindings()} == {Layout()}
     assert state.layout("scale1.value") == BLOCKS and state.layout("scale1.grad") == Layout()
     for phase, program in given.items():
         assert resolve(state, region, phase) == program
@@ -67,7 +68,7 @@ def test_new_storage_brings_its_layout() -> None:
     s.set_padding("weights_packed", (1, 1))
     assert s.state.layout("scale1.forward.weights_packed").halo == ((1, 1),)
     assert s.programs["forward"].buffers["weights_packed"].layout.halo == ((1, 1),)
-    assert {b.layout for *_, b in s.state.bindings()} == {Layout()}
+    assert {b.layout for region in s.state.regions.values() for *_, b in region.bindings()} == {Layout()}
 
 
 @pytest.mark.parametrize("optional", [False, True])
@@ -83,9 +84,9 @@ def test_to_take_a_command_back_is_to_keep_the_state(optional: bool) -> None:
 
 
 def planned(net: Net) -> Plan:
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, TARGETS["avx512"]) as kept:
         differentiated = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-        return make_plan(net.graph, differentiated, TARGETS["avx512"], memos)
+        return make_plan(net.graph, differentiated, kept)
 
 
 def test_a_layout_that_a_chain_has_chosen_stays_though_a_layer_has_phases_of_its_own(tmp_path: Path) -> None:
@@ -113,4 +114,4 @@ def test_a_layer_that_a_chain_has_left_apart_sees_what_its_source_has_chosen() -
     blocks = ((1, 16),)
     assert plan.layouts["conv1.value"].blocks == plan.layouts["batch_norm1.value"].blocks == blocks
     regions = plan.state.regions.values()
-    assert all(region.finished for region in regions) and {b.layout for *_, b in plan.state.bindings()} == {Layout()}
+    assert {b.layout for region in regions for *_, b in region.bindings()} == {Layout()}

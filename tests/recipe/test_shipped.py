@@ -14,16 +14,15 @@ from latte import (
     ReLULayer,
     TanhLayer,
 )
-from latte.autodiff.differentiated import layer_programs
+from latte.autodiff.differentiated import differentiate, layer_programs
 from latte.ensemble import Ensemble
-from latte.planning.chains import chained_order, find_chains
-from latte.planning.plan import schedule_unit
-from latte.planning.recipes import recipe_of
-from latte.planning.units import net_units
+from latte.frontend.lowered import lower_layers
+from latte.planning.plan import make_plan
+from latte.planning.recipes import Recipes
 from swirl.ir.buffers import Layout
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.pipeline import schedule_alone
-from swirl.plan_state import PlanState
 from swirl.target import get_target
 from tests.support import laid_out
 
@@ -63,7 +62,7 @@ def test_applied_and_skipped(layer: str, snapshot) -> None:
         layouts = {f"{edge.source.name}.{name}": blocks for edge in ensemble.connections for name in ("value", "grad")}
         programs = {phase: laid_out(program, layouts) for phase, program in programs.items()}
     # get_target: the same on every machine, whatever it can run.
-    scheduled = schedule_alone(programs, recipe_of(net.graph, ensemble), get_target("avx512"), [f"{ensemble.name}."])
+    scheduled = schedule_alone(programs, Recipes(net.graph).of(ensemble), get_target("avx512"), [f"{ensemble.name}."])
     lines = [
         f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
         for o in scheduled.outcomes
@@ -88,21 +87,19 @@ def test_applied_and_skipped_in_chains(
     net = Net(8, seed=0)
     net.force_backward = True
     declare(net, MemoryDataLayer(net, shape))
-    chains = find_chains(net.graph)
-    units = net_units(net.graph, layer_programs(net.graph, 8, order=chained_order(net.graph, chains.found)), chains)
     lines = []
-    with Memos() as memos:
-        state, target = PlanState(), get_target("avx512")
-        for unit in units:
-            result = schedule_unit(net.graph, target, state, unit, memos).result
-            state, outcomes = result.state, result.outcomes
-            if unit.joined:
-                assert any(o.status == "applied" for o in outcomes)
-                lines.append(f"{unit.name}: {', '.join(unit.parts)}")
-                lines += [
-                    f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
-                    for o in outcomes
-                ]
+    programs = differentiate(net.graph, lower_layers(net.graph, 8))
+    with Memos() as memos, KeptSchedules(memos, get_target("avx512")) as kept:
+        plan = make_plan(net.graph, programs, kept)
+    for item in plan.scheduled:
+        outcomes = item.result.outcomes
+        if item.unit.joined:
+            assert any(o.status == "applied" for o in outcomes)
+            lines.append(f"{item.unit.name}: {', '.join(item.unit.parts)}")
+            lines += [
+                f"{o.status}: {o.command.text} {o.reason.splitlines()[0] if o.reason else ''}".rstrip()
+                for o in outcomes
+            ]
     assert lines and "\n".join(lines) == snapshot
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import lcm, prod
+from pathlib import Path
 
 from latte.planning.defaults.blocking import all_make, gains_alone, order_products
 from latte.planning.defaults.gathering import gather
@@ -21,8 +22,10 @@ from latte.planning.defaults.nests import NestSchedule
 from latte.planning.defaults.packing import READ_OFTEN, join_rows, turn
 from latte.planning.defaults.places import go_to_places
 from latte.planning.defaults.trials import Trials
+from swirl.cache import cache_key
 from swirl.ir.nest import Loop, Nest, variable_of
-from swirl.ir.paths import Path, loops
+from swirl.ir.paths import Path as LoopPath
+from swirl.ir.paths import loops
 from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import names_in, nodes
 from swirl.loop_facts import (
@@ -37,10 +40,13 @@ from swirl.loop_facts import (
     trips,
     wants_lanes,
 )
+from swirl.memo import sources_identity
 from swirl.phases import INFERENCE, PHASES
 from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.target import Target
 
+IDENTITY = sources_identity(Path(__file__).parent.parent)
+"""Changes with the sources of the default schedule, and of default chains; None where they are not those imported."""
 COUNTED = 2**31
 """Iterations of one loop must be fewer."""
 
@@ -49,18 +55,28 @@ def with_defaults(recipe: Recipe | None, left: Collection[str] = ()) -> Recipe:
     """A recipe with the default schedule for the phases that it has no function for, or has left; inference follows
     forward."""
     if recipe is None:
-        return Recipe(DEFAULT_SCHEDULE, DEFAULTS)
+        return Recipe(DEFAULT_SCHEDULE, DEFAULTS, identity=IDENTITY, shares=True)
     own = {phase: function for phase, function in recipe.functions.items() if phase not in left}
-    return replace(recipe, functions={**DEFAULTS, **own})
+    identity = identity_with_defaults(recipe.identity, *sorted(left))
+    return replace(recipe, functions={**DEFAULTS, **own}, identity=identity)
+
+
+def identity_with_defaults(*parts: str | None) -> str | None:
+    """The identity of a recipe that builds on the default schedule; None where a part of it, or that, has none."""
+    known = [part for part in (IDENTITY, *parts) if part is not None]
+    return cache_key(*known) if len(known) == 1 + len(parts) else None
 
 
 def _default(phase: str, s: Schedule, target: Target) -> None:
+    phase = s.meant(phase)
     s.chosen(phase, PhaseSchedule(Trials(s, target, phase)).write)
 
 
 DEFAULTS: Mapping[str, Callable[[Schedule, Target], None]] = {phase: partial(_default, phase) for phase in PHASES}
 """Phase → the default schedule, as a function of a recipe."""
-FOR_RECIPES = Recipe(DEFAULT_SCHEDULE, {**DEFAULTS, "inference": partial(_default, "inference")})
+FOR_RECIPES = Recipe(
+    DEFAULT_SCHEDULE, {**DEFAULTS, "inference": partial(_default, "inference")}, identity=IDENTITY, shares=True
+)
 """For recipes that ask for it, also where inference does not follow forward."""
 
 
@@ -266,7 +282,7 @@ class PhaseSchedule:
         return None
 
 
-def _lanes_differ(own: Trials, path: Path) -> bool:
+def _lanes_differ(own: Trials, path: LoopPath) -> bool:
     """Whether of the rows in the loop at ``path`` some can become lanes, and others cannot, as of a
     recurrence: lanes along the loop around, the only ones for all of them, would gather."""
     every, width = facts(own.nests[0], own.program.buffers), own.target.simd_width
@@ -281,7 +297,7 @@ def _lanes_differ(own: Trials, path: Path) -> bool:
     return any(can) and not all(can)
 
 
-def _written_differently(own: Trials, path: Path) -> bool:
+def _written_differently(own: Trials, path: LoopPath) -> bool:
     """Whether statements in the loop at ``path`` write rows along one of their loops, and others along another one, as
     the gradients of ``x[i, j] * y[j, i]``: lanes along either would scatter."""
     along: set[str] = set()
@@ -298,7 +314,7 @@ def _written_differently(own: Trials, path: Path) -> bool:
     return len(along) > 1
 
 
-def _results_inside(found: Contraction, path: Path) -> bool:
+def _results_inside(found: Contraction, path: LoopPath) -> bool:
     """Whether the loop at ``path`` is around one over the contraction's results."""
     around = zip(found.statement.loops, found.statement.loop_depths, strict=True)
     return any(loop.var in found.results for loop, depth in around if depth >= len(path))

@@ -20,7 +20,7 @@ from latte import (
     ReLULayer,
 )
 from latte.ensemble import Ensemble
-from latte.planning.recipes import recipe_path
+from latte.planning.recipes import Recipes
 from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
@@ -55,7 +55,7 @@ def declared(case: Case) -> tuple[Net, Ensemble, list[Ensemble]]:
 def has_recipe(case: Case) -> bool:
     """Whether one of the layers of a case has a recipe."""
     net, _, members = declared(case)
-    return any(recipe_path(net.graph, member) is not None for member in members)
+    return any(Recipes(net.graph).path(member) is not None for member in members)
 
 
 class Layers:
