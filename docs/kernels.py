@@ -25,7 +25,7 @@ from latte.tools.bench.assembly import Counts, counts, innermost_loops, instruct
 from latte.tools.bench.report import machine, replaced  # noqa: E402
 from latte.tools.bench.walk import touching  # noqa: E402
 from swirl.ir.nest import Program  # noqa: E402
-from swirl.kept_schedules import KeptSchedules
+from swirl.kept_schedules import KeptSchedules  # noqa: E402
 from swirl.memo import Memos  # noqa: E402
 from swirl.target import TARGETS  # noqa: E402
 from swirl.transforms import LAYOUT_COMMANDS  # noqa: E402
