@@ -178,7 +178,7 @@ def test_what_cannot_be_differentiated_can_still_run_forwards(monkeypatch: pytes
     net.force_backward = True
     with pytest.raises(DerivativeError) as caught:
         net.compile(threads=1)
-    check(caught, "`value[n, c] = product` cannot be differentiated", location=f"{HERE}:48")
+    check(caught, "`value[n, c] = product` cannot be differentiated", location=f"{HERE}:49")
     net.force_backward = False  # no gradient is wanted
     runs(net)
     np.testing.assert_array_equal(product.get_value(), [[0], [120]])
