@@ -146,8 +146,8 @@ class Bench:
             buffers = item.result.stages[self.phase][-1].program.buffers
         taken = perf_counter() - start
         (built,) = build([kernel.source], self.target)
-        added = {name: kernel.added[kernel.bound[name]] for name in kernel.source.buffers if name not in buffers}
-        used = {name: buffers.get(name) or added[name] for name in kernel.source.buffers}
+        known = {**kernel.added, **{buffer.name: buffer for buffer in buffers.values()}}
+        used = {name: known[kernel.bound[name]] for name in kernel.source.buffers}
         arrays = self._arrays(used, stages[0].program)
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(program)
