@@ -17,6 +17,7 @@ from swirl.errors import (
     TrainingError,
     UnknownName,
     ValidationError,
+    WrongCall,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "TrainingError",
     "UnknownName",
     "ValidationError",
+    "WrongCall",
 ]

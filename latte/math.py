@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from latte.model.calls import answer_wrong_calls
 from latte.model.checks import check_unmasked
 from latte.model.source_location import user_location
 from swirl.errors import DataError
@@ -133,3 +134,12 @@ def _same_shape(name: str, array: np.ndarray, other: np.ndarray) -> None:
         raise DataError(
             f"{name} has the shape {np.shape(array)}, and {np.shape(other)} is needed", location=user_location()
         )
+
+
+answer_wrong_calls(
+    globals(),
+    (
+        *("compute_softmax_loss", "softmax_loss_backprop", "compute_accuracy"),
+        *("compute_seg_softmax_loss", "seg_softmax_loss_backprop", "compute_seg_accuracy"),
+    ),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from latte.model.calls import answer_wrong_calls
 from latte.model.checks import check_unmasked, is_finite
 from latte.model.source_location import user_location
 from swirl.errors import DataError
@@ -36,3 +37,6 @@ def sgd_update(
         )
     hist[...] = mom * hist + lr * np.reshape(grad, np.shape(hist))
     param -= np.reshape(hist, np.shape(param))
+
+
+answer_wrong_calls(globals(), ["sgd_update"])
