@@ -45,6 +45,19 @@ def safe_divisor(divisor: ast.expr, scope: Scope, body: list[ast.stmt]) -> bool:
     return False
 
 
+def is_number_of_items(divisor: ast.expr, scope: Scope, body: list[ast.stmt]) -> bool:
+    """Whether it is a run-time scalar that depends on the number of items: for a whole batch, a literal."""
+    match divisor:
+        case ast.Call(ast.Name("float32" | "float64"), [argument]):
+            return is_number_of_items(argument, scope, body)
+        case ast.Subscript(ast.Name(name)) if name in scope:
+            return bool(scope[name].formula)
+        case ast.Name(name) if name in scope:
+            value = _definition(name, scope, body)
+            return value is not None and is_number_of_items(value, scope, body)
+    return False
+
+
 def _definition(name: str, scope: Scope, body: list[ast.stmt]) -> ast.expr | None:
     """The value of a local that only its declaration sets."""
     declared = scope[name].declared
