@@ -23,6 +23,7 @@ from latte.tools.made_up import made_up
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.item_numbers import capacity, value_of
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.jit import Kernel, build, load
@@ -139,7 +140,7 @@ class Bench:
             source = generate(finished, self.target, memo=item.memo)
         taken = perf_counter() - start
         (built,) = build([source], self.target)
-        buffers = item.result.stages[self.phase][-1].program.buffers
+        buffers = finished[-2].program.buffers  # with layouts
         used = {name: buffers[name] for name in source.buffers}
         arrays = self._arrays(used, finished[0].program)
         compiling = 0.0 if built.cached else built.seconds
@@ -245,7 +246,9 @@ class Bench:
         memory = allocate(sizes, self.runner)
         for name, buffer in buffers.items():
             key = (buffer.name, buffer.shape)
-            if key not in self._data:
+            if buffer.formula:
+                self._data[key] = np.array([value_of(buffer.formula, capacity([lowered]))], DTYPES[buffer.dtype])
+            elif key not in self._data:
                 self._data[key] = made_up(buffer, values.get(name), self.whole_numbers)
             memory[name][...] = buffer.layout.pack(self._data[key])
         return [memory[name] for name in buffers]
