@@ -6,24 +6,22 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import prod
 
 from swirl.errors import CommandError, Refused
-from swirl.ir.affine import Affine, simplify_body
+from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
-from swirl.ir.item_numbers import FORMULA, ITEMS, capacity, with_numbers
-from swirl.ir.items import places_of_items
+from swirl.ir.item_numbers import FORMULA, with_numbers
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in
 from swirl.ir.paths import enclosing
 from swirl.ir.polynomial import Atom, number, of_atom, polynomial
 from swirl.ir.printing import unparse
-from swirl.ir.touches import Item
 from swirl.ir.trees import Transformer, as_value, changed
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
 from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.iterations import Iterations
 from swirl.transforms.rewrites.one_pass_moments import Moments, OnePass, Parts
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve, taken_names
@@ -153,59 +151,13 @@ class _Pair:
             )
         self.first = first
         self.count = first.count or 0
-        self._find_items()
+        self.iterations = Iterations(program, self.nest, first.heads, apart)
         if not self.count:
             raise self._stop(
                 1,
                 f"the bounds of {self._var} or of a loop inside are not constant, or empty",
                 way_out="tile_loop by a factor that divides the extent",
             )
-
-    def _find_items(self) -> None:
-        """Which of the loops are over items, and the numbers of items for which the sums are looked at."""
-        self.fixed, self.counts = self.program.fixed, [0]
-        self.places: dict[str, Item] = {}
-        items = capacity([self.program])
-        if items < 2 or self.fixed:
-            self.counts = [items]
-            return
-        places = places_of_items(self.program, self.nest)
-        if places is None:
-            self.fixed = "moments has counted iterations, which may be of items"
-            self.counts = [items]
-            return
-        self.places = {head.var: places[head.var] for head in self.first.heads if head.var in places}
-        every = prod(head.extent or 0 for head in self.first.heads if head.var in self.places)
-        if self.places and any(item.parts * items != every for item in self.places.values()):
-            self.fixed = "moments has counted the items of a part of the batch"
-            self.counts, self.places = [items], {}
-            return
-        self.counts = [items, items - 1, 1] if self.places else [items]
-        self.items = items
-
-    def _size(self, heads: Sequence[Loop]) -> ast.expr | None:
-        """How many iterations loops have for the items that there are; None where that is a constant."""
-        over = [head for head in heads if head.var in self.places]
-        if not over or self.fixed:
-            return None
-        last, place = over[-1], self.places[over[-1].var].place
-        if len(over) > 1 or place.coefficient(last.var) != 1 or self.places[last.var].parts > 1 or self.apart:
-            self.fixed = "moments has counted the items of a part of the batch"
-            return None
-        others = prod(head.extent or 0 for head in heads if head is not last)
-        left = Affine({"items": 1}, 0, {"items": self._number}).add(place, -1)
-        left.terms.pop(last.var, None)
-        least = ast.Call(ast.Name("min", ast.Load()), [expr(last.extent or 0), left.to_expr()], [])
-        return least if others == 1 else ast.BinOp(least, ast.Mult(), ast.Constant(others))
-
-    @property
-    def _number(self) -> ast.expr:
-        """The number of items, as the program reads it."""
-        name = next((own for own, b in self.program.buffers.items() if b.formula == FORMULA), None)
-        if name is None:
-            name = fresh("items", taken_names(self.program))
-            self.program = self.program.with_buffers(**{name: ITEMS})
-        return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
 
     @property
     def _var(self) -> str:
@@ -297,12 +249,11 @@ class _Pair:
     def _multiple(self, value: ast.expr) -> Fraction | None:
         """What the mean is multiplied by to get ``value``; None if it is not a multiple of it."""
         found = set()
-        for items in self.counts:  # a mean is one for any number of items
+        for items, share in self.iterations.shares():  # a mean is one for any number of items
             known = with_numbers(value, self.program.buffers, items) if items else value
             whole = polynomial(known)
             if set(whole.terms) != {(TOTAL,)}:
                 return None
-            share = Fraction(items, self.counts[0]) if self.places else Fraction(1)
             found.add(whole.terms[TOTAL,] * self.count * share)
         return found.pop() if len(found) == 1 else None
 
@@ -347,8 +298,7 @@ class _Pair:
         total = ast.Assign([target], (mean * number(self.count * self.first.scale)).to_expr())
         loop = self.block[self.position]
         dead = self._dead(replaced)
-        if self.places and not dead:
-            self.fixed = self.fixed or "moments has counted the items of a whole batch"
+        whole = "moments has counted the items of a whole batch" if self.iterations.over_items and not dead else ""
         replaced[id(loop)] = [*one_pass, *([] if dead else [total])]
         if isinstance(zeroing, ast.Assign) and not self._read_between(zeroing):
             replaced[id(zeroing)] = []
@@ -358,7 +308,7 @@ class _Pair:
         replaced[id(node)] = [add]
         body = rebuilt(self.nest.body, replaced)
         made = program.with_nest(self.site.nest, make_nest(self.nest.label, body, program.buffers))
-        return replace(made, fixed=self.fixed)
+        return replace(made, fixed=self.iterations.fixed or whole)
 
     def _read_between(self, zeroing: ast.stmt) -> bool:
         """Whether anything reads the target between its first value and the loop."""
@@ -391,9 +341,9 @@ class _Pair:
                 kept = Buffer(f"{program.name}.{name}", shape, self.first.dtype, "temporary")
                 program = program.with_buffers(**{name: kept})
                 taken.add(name)
-        heads = OnePass(self.first.heads, self.first.data, self.first.dtype, base, taken, self._size)
+        heads = OnePass(self.first.heads, self.first.data, self.first.dtype, base, taken, self.iterations.size)
         found, statements = heads.loops(inner, self.once, parts)
-        number = {own: b for own, b in self.program.buffers.items() if b.formula == FORMULA}
+        number = {own: b for own, b in self.iterations.program.buffers.items() if b.formula == FORMULA}
         return program.with_buffers(**number), found, simplify_body(statements)
 
     def _inner(self) -> int | None:
