@@ -182,9 +182,27 @@ def test_the_batch_and_other_dimensions_in_one_loop() -> None:
             y=(48,),
         )
     )
-    assert "for v in vector(min(4, items[0] * 6 - e)):" in body(ragged)
+    assert "for e in range(0, min(48, items[0] * 6), 4):\n    for v in vector(4):" in body(ragged)
     assert np.array_equal(results(ragged, 3, x=X)["y"][:18], 2 * X[:3].ravel())
-    assert not results(ragged, 3, x=X)["y"][18:].any()
+    added = bound_items(
+        program(
+            """
+            for k in range(1):
+                t_lanes: float32[4] = empty(4)
+                for v in vector(4):
+                    t_lanes[v] = 0.0
+                for e in range(0, 48, 4):
+                    for v in vector(4):
+                        t_lanes[v] += x[e + v]
+                for v in range(4):
+                    g[0] += t_lanes[v]
+            """,
+            x=(48,),
+            g=(1,),
+        )
+    )
+    assert "for v in vector(min(4, items[0] * 6 - e)):" in body(added)
+    assert results(added, 3, x=X)["g"][0] == X[:3].sum()
 
 
 def test_arrays_that_other_loops_read_again() -> None:

@@ -28,11 +28,11 @@ def bound_items(program: Program) -> Program:
                 z[b * 4 + u] = x[b * 4 + u]              z[b * 4 + u] = x[b * 4 + u]
 
     Which loops are over items follows from the subscripts of what has elements for each of them
-    (:mod:`swirl.ir.items`). A loop ends with the last item that exists, and so does a vector. Copies of an unrolled
-    loop are all computed, those of items that do not exist into elements that nothing reads; but where they add to a
-    sum over the batch, or have data as subscripts, each has a condition. Chunks of items stay those of a whole batch,
-    so what is computed of an item does not depend on how many there are. Where that cannot be shown the program stays
-    as it is, and says why (``Program.fixed``): it is right for whole batches alone.
+    (:mod:`swirl.ir.items`). A loop ends with the last item that exists. Copies of an unrolled loop, and lanes, are all
+    computed, those of items that do not exist into elements that nothing reads; but where they add to a sum over the
+    batch, or have data as subscripts, each copy has a condition, and a vector ends with the last item. Chunks of items
+    stay those of a whole batch, so what is computed of an item does not depend on how many there are. Where that cannot
+    be shown the program stays as it is, and says why (``Program.fixed``): it is right for whole batches alone.
     """
     if program.fixed:
         return program
@@ -113,7 +113,8 @@ class _Bounded:
                 body = [ast.If(self._exists(*self._first(known, (*outer, head))), body, [])]
             return head.node(body)
         if head.kind == "vector":
-            if sure and limit.divides(head, outer):
+            alone = not known.mixing and not known.looks_up  # a lane without an item computes what nothing reads
+            if alone or (sure and limit.divides(head, outer)):
                 return head.node(body)
             first = limit.around.add(Affine(constant=limit.low))
             bounded = self._bounded(head, limit).node(body)
