@@ -42,6 +42,7 @@ LATTE = (
     {"explain"},
     {"profiling"},
     {"compiling"},
+    {"looking"},
     {"net"},
     {"solver", "layers", "training", "data"},
     {"tools"},

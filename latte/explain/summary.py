@@ -157,7 +157,7 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
             for spec in ensemble.fields(batch_size).values()
         }
     else:
-        bytes_of = {name: array.nbytes for name, array in executable.arrays.items()}
+        bytes_of = {name: buffer.nbytes for name, buffer in executable.buffers.items()}
     rows = []
     for ensemble in graph.ensembles:
         trained = [spec for spec in ensemble.fields(batch_size).values() if spec.role == "param"]

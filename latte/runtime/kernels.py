@@ -22,21 +22,12 @@ from swirl.target import Target
 
 
 @dataclass(frozen=True)
-class GeneratedPhase:
-    """One phase of one unit (a layer, or the layers of a chain): its stages and its C++."""
+class PlannedPhase:
+    """One phase of one unit (a layer, or the layers of a chain): its stages."""
 
     unit: Unit
     phase: str
     stages: tuple[Stage, ...]
-    source: KernelSource
-
-
-@dataclass(frozen=True)
-class CompiledPhase(GeneratedPhase):
-    """The same with its kernel, loaded."""
-
-    kernel: Kernel
-    built: Built
 
     @property
     def ensemble(self) -> Ensemble:
@@ -57,6 +48,30 @@ class CompiledPhase(GeneratedPhase):
         """The storage between the layers of a chain that the kernel does not need."""
         before = {record.name for record in self.stages[0].program.buffers.values()}
         return (before & set(self.unit.internal.get(self.phase, ()))) - self.storage
+
+
+@dataclass(frozen=True)
+class GeneratedPhase(PlannedPhase):
+    """The same with its C++."""
+
+    source: KernelSource
+
+
+@dataclass(frozen=True)
+class CompiledPhase(GeneratedPhase):
+    """The same with its kernel, loaded."""
+
+    kernel: Kernel
+    built: Built
+
+
+def planned_phases(plan: Plan) -> list[PlannedPhase]:
+    """Every phase of every unit, without C++."""
+    return [
+        PlannedPhase(item.unit, phase, item.finished(phase, plan.state, plan.target))
+        for item in plan.scheduled
+        for phase in item.result.stages
+    ]
 
 
 def generate_kernels(

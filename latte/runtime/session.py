@@ -173,14 +173,7 @@ class Session:
         """The net again, with readers that add to the gradients that the user gives."""
         old = self.executable
         new = self._made(old.batch_size, old)
-        for name, array in old.arrays.items():
-            if name in new.arrays and new.arrays[name] is not array and name not in old.missing:
-                new.write(name, old.read(name))  # a recipe may have laid it out differently
-        new.has_run = set(old.has_run)
-        new.missing |= old.missing
-        lost = {name for name in old.missing if name.endswith(".value")}
-        if any(lost & step.storage for step in new.order["backward"]):
-            new.has_run.discard("forward")  # backward reads what has been fused away until now
+        new.take(old)
         self._executables = {old.batch_size: new}
         self.executable = new
 
@@ -390,8 +383,8 @@ class Session:
     def _zero(self, which: Callable[[Buffer], bool], executable: Executable) -> None:
         with executable.views.in_storage():
             for name, buffer in executable.buffers.items():
-                if which(buffer):
-                    executable.arrays[name][...] = 0
+                if which(buffer) and name not in executable.missing:
+                    executable.clear(name)
 
 
 def _is_parameter_gradient(buffer: Buffer) -> bool:
