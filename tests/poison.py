@@ -37,9 +37,3 @@ def _fill(executable: Executable, line: Timeline, number: int) -> None:
         if array is not None:
             filling = np.full(buffer.shape, np.nan if buffer.dtype.startswith("float") else -1, array.dtype)
             array[...] = buffer.layout.pack(filling)
-
-
-def pin_all(executable: Executable) -> None:
-    """Let nothing share memory: the same kernels as before, each storage with memory of its own."""
-    for name in executable.buffers:
-        executable.pin(name)

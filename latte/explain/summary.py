@@ -89,7 +89,7 @@ class Summary:
 
     @property
     def memory(self) -> int:
-        """Bytes of all arrays; a solver's are not in it."""
+        """Bytes of all arrays, each by itself (``net.memory()`` tells what they take together); without a solver's."""
         return self.others + sum(row.memory for row in self.layers)
 
     @property

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
+import numpy as np
+
 from latte.model.ensemble_kinds import DataEnsemble, LossEnsemble
 from latte.model.graph import Graph
 from latte.planning.uses import Use
@@ -51,14 +53,18 @@ class Span:
     region: str = ""
     offset: int = 0
 
+    @property
+    def end(self) -> int:
+        """The byte after its last one."""
+        return self.offset + self.nbytes
+
     def meets(self, other: Span) -> bool:
         """Whether both live during some kernel."""
         return self.first <= other.last and other.first <= self.last
 
     def overlaps(self, other: Span) -> bool:
         """Whether they have bytes in common."""
-        apart = self.offset + self.nbytes <= other.offset or other.offset + other.nbytes <= self.offset
-        return self.region == other.region and not apart
+        return self.region == other.region and self.offset < other.end and other.offset < self.end
 
 
 @dataclass(frozen=True)
@@ -96,24 +102,24 @@ class Timeline:
     def after(self, phase: str) -> tuple[dict[str, Span], set[str]]:
         """Storage → its span that began last when a phase has run (of one that only later phases set, the first); and
         the storage whose contents have been overwritten by then, if all phases run in turn, again and again."""
-        numbers = self.phases[phase]
+        stop, count = self.phases[phase].stop, len(self.uses)
         last: dict[str, Span] = {}
-        when: dict[str, int] = {}
         for storage, spans in self.of.items():
-            begun = [span for span in spans if span.first < numbers.stop]
+            begun = [span for span in spans if span.first < stop]
             last[storage] = begun[-1] if begun else spans[-1]
-            touching = [n for n in range(len(self.uses)) if storage in self.uses[n].touched]
-            before = [n for n in touching if n < numbers.stop]
-            when[storage] = before[-1] if before else touching[-1] - len(self.uses)  # in the round before
+        touching = touches(self.uses)
+        names = {region: number for number, region in enumerate(dict.fromkeys(span.region for span in self.spans))}
+        regions = np.array([names[span.region] for span in self.spans])
+        begins, ends = (np.array([end(s) for s in self.spans]) for end in (lambda s: s.offset, lambda s: s.end))
+        # When each span began for the last time: before this phase ended, or in the round before.
+        first = np.array([span.first if span.first < stop else span.first - count for span in self.spans])
         lost = set()
         for storage, span in last.items():
-            for other in self.spans:
-                if other.storage == storage and other is span:
-                    continue
-                begins = other.first if other.first < numbers.stop else other.first - len(self.uses)
-                if begins > when[storage] and other.overlaps(span):
-                    lost.add(storage)
-                    break
+            before = [number for number in touching[storage] if number < stop]
+            when = before[-1] if before else touching[storage][-1] - count
+            over = (regions == names[span.region]) & (begins < span.end) & (span.offset < ends) & (first > when)
+            if over.any():
+                lost.add(storage)
         return last, lost
 
     def needed(self, phase: str) -> set[str]:
@@ -126,9 +132,24 @@ class Timeline:
         return sum(span.nbytes for span in self.spans if span.first <= number <= span.last)
 
 
-def spans_of(uses: Sequence[Use], storage: str, nbytes: int) -> list[Span] | None:
-    """The spans of a storage; None if its first kernel needs what was there before."""
-    touching = [number for number, use in enumerate(uses) if storage in use.touched]
+def touches(uses: Sequence[Use]) -> dict[str, list[int]]:
+    """Storage → the numbers of the kernels that touch it."""
+    found: dict[str, list[int]] = {}
+    for number, use in enumerate(uses):
+        for name in use.touched:
+            found.setdefault(name, []).append(number)
+    return found
+
+
+def spans_of(uses: Sequence[Use], storage: str, nbytes: int, touching: Sequence[int]) -> list[Span] | None:
+    """The spans of a storage; None if its first kernel needs what was there before.
+
+    Args:
+        uses: the kernels in order of execution.
+        storage: its name.
+        nbytes: that it takes.
+        touching: the numbers of the kernels that touch it.
+    """
     spans: list[Span] = []
     needed, last = False, -1
     for number in reversed(touching):
@@ -139,11 +160,13 @@ def spans_of(uses: Sequence[Use], storage: str, nbytes: int) -> list[Span] | Non
     return None if needed else spans[::-1]
 
 
-def kept_spans(uses: Sequence[Use], buffers: Mapping[str, Buffer], own: Collection[str]) -> list[Span]:
-    """The spans of all storage that shares memory; of what the first kernel needs as it was, none."""
-    touched = set().union(*(use.touched for use in uses)) - set(own)
-    found = (spans_of(uses, name, rounded(buffers[name].nbytes)) for name in sorted(touched))
-    return [span for spans in found for span in spans or ()]
+def all_spans(uses: Sequence[Use], buffers: Mapping[str, Buffer], own: Collection[str]) -> dict[str, list[Span] | None]:
+    """Storage → its spans, of all that shares memory; None for what the first kernel needs as it was."""
+    return {
+        name: spans_of(uses, name, rounded(buffers[name].nbytes), touching)
+        for name, touching in touches(uses).items()
+        if name not in own
+    }
 
 
 def placed(spans: Sequence[Span]) -> list[Span]:
@@ -161,13 +184,16 @@ def placed(spans: Sequence[Span]) -> list[Span]:
 def _greedy(spans: Sequence[Span]) -> list[Span]:
     """Each span at the lowest place that is free as long as it lives."""
     done: list[Span] = []
-    for span in spans:
+    first, last, begin, end = (np.zeros(len(spans), np.int64) for _ in range(4))
+    for count, span in enumerate(spans):
+        meeting = np.flatnonzero((first[:count] <= span.last) & (last[:count] >= span.first))
         offset = 0
-        for other in sorted((other for other in done if other.meets(span)), key=lambda each: each.offset):
-            if offset + span.nbytes <= other.offset:
+        for other in meeting[np.argsort(begin[meeting], kind="stable")]:
+            if offset + span.nbytes <= begin[other]:
                 break
-            offset = max(offset, other.offset + other.nbytes)
+            offset = max(offset, int(end[other]))
         done.append(replace(span, offset=offset))
+        first[count], last[count], begin[count], end[count] = span.first, span.last, offset, offset + span.nbytes
     return done
 
 
@@ -247,7 +273,6 @@ def plan_memory(
         remembered: states that values of forward depend on.
     """
     own = kept(graph, buffers)
-    nbytes = {name: rounded(buffer.nbytes) for name, buffer in buffers.items()}
     lines = {}
     for line in (TRAINING, INFERENCE):
         uses: list[Use] = []
@@ -257,8 +282,9 @@ def plan_memory(
             uses += order.get(phase, ())
         lines[line] = Timeline(tuple(uses), phases)
     found: dict[str, list[Span]] = {line: [] for line in lines}
+    sharing = {line: all_spans(timeline.uses, buffers, own) for line, timeline in lines.items()}
     for name in sorted(buffers.keys() - own):
-        spans = {line: spans_of(timeline.uses, name, nbytes[name]) for line, timeline in lines.items()}
+        spans = {line: sharing[line].get(name, []) for line in lines}
         if not any(spans.values()) or None in spans.values():
             own.add(name)
             continue
@@ -270,7 +296,8 @@ def plan_memory(
         plain = placed([span for span in found[line] if not is_padded(buffers[span.storage])])
         together = [*plain, *_among_equals(padded, buffers, timeline, equal)]
         lines[line] = replace(timeline, spans=tuple(sorted(together, key=lambda span: span.first)))
-    alone = {name: _first_phase(name, buffers[name], lines) for name in buffers if name in own}
+    touched = {phase: set().union(*(use.touched for use in order.get(phase, ()))) for phase in PHASES}
+    alone = {name: _first_phase(name, buffers[name], touched) for name in buffers if name in own}
     before = {*remembered, *carried(order.get("forward", ()), buffers)}
     return MemoryPlan(buffers, lines, alone, equal, frozenset(before))
 
@@ -302,15 +329,16 @@ def kept(graph: Graph, buffers: Mapping[str, Buffer]) -> set[str]:
     return found & buffers.keys()
 
 
-def _first_phase(name: str, buffer: Buffer, lines: Mapping[str, Timeline]) -> str | None:
-    """When storage of its own must be there: see :class:`MemoryPlan`."""
+def _first_phase(name: str, buffer: Buffer, touched: Mapping[str, Collection[str]]) -> str | None:
+    """When storage of its own must be there: see :class:`MemoryPlan`.
+
+    Args:
+        name, buffer: of the storage.
+        touched: phase of the net → the storage that its kernels touch.
+    """
     if buffer.role in LEARNED or buffer.nbytes < LEAST or buffer.role == "value" and name.endswith(".value"):
         return ""
-    touching = [
-        phase
-        for phase, line in PHASES.items()
-        if any(name in lines[line].uses[number].touched for number in lines[line].phases.get(phase, ()))
-    ]
+    touching = [phase for phase in PHASES if name in touched[phase]]
     if INFERENCE in touching and len(touching) > 1:
         return ""
     return touching[0] if touching else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from latte.planning.memory import Span, carried, kept_spans
+from latte.planning.memory import all_spans, carried
 from latte.planning.uses import Use
 from swirl.ir.buffers import Buffer
 
@@ -142,9 +142,8 @@ def _peak(
 ) -> int:
     """The most bytes of shared memory that live at one time."""
     uses = [*forward, *uses_of(steps, forward, backward)]
-    spans: list[Span] = kept_spans(uses, buffers, own)
     change = [0] * (len(uses) + 1)
-    for span in spans:
+    for span in (span for spans in all_spans(uses, buffers, own).values() for span in spans or ()):
         change[span.first] += span.nbytes
         change[span.last + 1] -= span.nbytes
     most = live = 0

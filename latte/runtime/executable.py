@@ -176,6 +176,11 @@ class Executable:
         """Give a storage memory of its own, which no other overwrites, from now on."""
         self.memory.pin(storage, storage not in self.missing)
 
+    def pin_all(self) -> None:
+        """Let nothing share memory from now on: phases run by themselves again and again, and all is there to read."""
+        for storage in self.buffers:
+            self.pin(storage)
+
     def view(self, storage: str) -> np.ndarray:
         """The storage itself, without its halo and with the logical order of dimensions; or an array that stands for
         it, if it is blocked: see :class:`latte.runtime.views.BlockedViews`. It has memory of its own from now on.

@@ -43,7 +43,7 @@ from latte.planning.uses import Use
 from latte.runtime.executable import Executable
 from latte.solver import SGD
 from tests.lowered import lowered
-from tests.poison import pin_all, run_poisoned
+from tests.poison import run_poisoned
 
 
 # --- spans and places ---------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def use(touched, read=(), whole=()):
 
 
 def spans(storage, *uses):
-    found = spans_of(uses, storage, 64)
+    found = spans_of(uses, storage, 64, [number for number, each in enumerate(uses) if storage in each.touched])
     return None if found is None else [(span.first, span.last) for span in found]
 
 
@@ -193,7 +193,7 @@ def test_dead_memory_may_hold_anything(name, monkeypatch):
     net, apart = NETS[name](), NETS[name]()
     net.compile()
     apart.compile()
-    pin_all(apart.executable)
+    apart.executable.pin_all()
     assert not apart.executable.memory.overwritten("forward")
     expected = train(apart)
     monkeypatch.setattr(Executable, "run", run_poisoned)
@@ -285,7 +285,7 @@ def test_backward_twice_computes_forward_again():
         net = chain()
         net.compile()
         if apart:
-            pin_all(net.executable)
+            net.executable.pin_all()
         net.set_batch(*batch(net))
         net.forward()
         net.backward()
@@ -309,7 +309,7 @@ def test_a_gradient_of_ones_own():
         layer = net["add1" if "add1" in [e.name for e in net.ensembles] else "relu2"]
         layer.set_grad(np.ones((net.batch_size, *layer.shape)))
         if apart:
-            pin_all(net.executable)
+            net.executable.pin_all()
             net.forward()
         net.backward()
         results.append({n: net.executable.read(n) for n, b in net.executable.buffers.items() if b.role == "param_grad"})

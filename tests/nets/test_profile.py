@@ -33,7 +33,6 @@ from latte.tools.made_up import made_up_batch
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, make_nest, parse_program
 from swirl.ir.separate import separate
-from tests.poison import pin_all
 
 PLAIN = "def forward(s, target): pass\ndef backward(s, target): pass\ndef update(s, target): pass\n"
 BATCH, CHANNELS, HEIGHT, WIDTH, FILTERS = 2, 3, 5, 4, 6
@@ -190,7 +189,7 @@ def test_nests_apart_compute_what_the_layers_do(chained: tuple[Net, dict[str, En
     """Bit for bit, from the same states."""
     net, _ = chained
     executable, arrays, runner = net.executable, net.executable.arrays, net.session.runner
-    pin_all(executable)  # their contents are compared
+    executable.pin_all()  # their contents are compared
     steps = [*executable.order["forward"], *executable.order["backward"]]
     nests = [nest for several in loop_nests(steps, executable.plan.target) for nest in several]
     assert len(nests) > len(steps)
@@ -379,7 +378,6 @@ def test_plots_that_cannot_be(found: Profile, tmp_path: Path, monkeypatch: pytes
 # --- command line -------------------------------------------------------------------------------------------
 FILE = """
 from latte import FullyConnectedLayer, MemoryDataLayer, Net, SoftmaxLossLayer
-from tests.poison import pin_all
 
 def net():
     net = Net(2, seed=1)
