@@ -23,11 +23,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--poison", action="store_true", help="fill dead memory with NaN between the kernels of every net")
 
 
-@pytest.fixture(autouse=True)
-def _poisoned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What ``--poison`` asks for."""
-    if request.config.getoption("--poison"):
-        monkeypatch.setattr(Executable, "run", run_poisoned)
+    if config.getoption("--poison"):
+        Executable.run = run_poisoned  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(trylast=True)  # of those that -k and -m have left
