@@ -112,7 +112,7 @@ def test_an_items_bits_depend_neither_on_its_place_nor_on_how_many_there_are(net
         assert np.array_equal(net.predict(images[:items]), whole[:items])
     assert np.array_equal(net.predict(images[::-1]), whole[::-1])
     assert net.report.kernels == kernels
-    assert len(net.session._executables) == 1
+    assert len(net.session._variants.current) == 1
 
 
 @pytest.mark.parametrize("items", [1, 3, BATCH + 2])
