@@ -13,7 +13,8 @@ from click.testing import CliRunner
 def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(threads, "PAUSED", (("relu", "2,3,4"),))
-    monkeypatch.setattr(threads, "RUNS", {0.0: 2, 0.001: 1})
+    monkeypatch.setattr(threads, "PAUSES", (0.0, 0.001))
+    monkeypatch.setattr(threads, "MOST_RUNS", 2)
     monkeypatch.setattr(threads, "ROUNDS", 1)
     told = CliRunner().invoke(threads.main, ["pauses"], catch_exceptions=False)
     assert told.exit_code == 0 and told.output.count("relu 2,3,4") == 4

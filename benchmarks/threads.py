@@ -48,8 +48,10 @@ from swirl.target import resolve_target
 
 PAUSED = (("net", "16"), ("cbr", "10,64,64,14"), ("cbr", "9,64,64,28"), ("cbr", "16,64,64,56"))
 """Training steps of about 0.2, 2, 7 and 50 ms on two cores of Zen 4."""
-RUNS = {0.0: 150, 0.005: 120, 0.05: 60, 0.5: 12}
-"""Pause in seconds → steps in a round."""
+PAUSES = (0.0, 0.005, 0.05, 0.5)
+"""Seconds."""
+TURN_SECONDS, LEAST_RUNS, MOST_RUNS = 2.5, 5, 200
+"""Of a turn."""
 ROUNDS = 3
 COMPARED = (
     ("net", "64"),
@@ -77,7 +79,7 @@ def main() -> None:
 
 # --- pauses -------------------------------------------------------------------------------------------------
 @main.command()
-@click.option("--quick", is_flag=True, help="A tenth of the steps.")
+@click.option("--quick", is_flag=True, help="A tenth of the time.")
 @click.option("--only", default="", help="Cases whose name has this.")
 def pauses(quick: bool, only: str) -> None:
     """Steps after pauses: ours, ours bound to cores, PyTorch."""
@@ -92,8 +94,10 @@ def pauses(quick: bool, only: str) -> None:
                 workers.start(side)
             data = workers.path("data.npz")
             _write(workers, data)
-            for pause, runs in RUNS.items():
-                count = max(3, runs // 10) if quick else runs
+            (step,) = workers.running[OURS].turn("step", 1, WARM).seconds
+            for pause in PAUSES:
+                seconds = TURN_SECONDS / 10 if quick else TURN_SECONDS
+                count = min(max(round(seconds / (pause + step)), LEAST_RUNS), MOST_RUNS)
                 turns: dict[str, list[Turn]] = {name: [] for name in workers.running}
                 for _ in range(ROUNDS):
                     for name, worker in workers.running.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
 from latte.layers.arguments import flag, pair, source_of
+from latte.model.sizes import tell_of_sizes
 from latte.model.source_location import user_location
 from latte.net import Net
 from latte.neuron import INFINITY, Neuron, range_dim
@@ -46,17 +47,17 @@ def MaxPoolingLayer(
     stride: Pair = 2,
     pad: Pair = 0,
     *,
-    ceil_mode: bool = True,
-    clamp: bool = True,
+    ceil_mode: bool | None = None,
+    clamp: bool | None = None,
     name: str | None = None,
 ) -> Ensemble:
     """``max inputs[n, c, y·stride - pad + j, x·stride - pad + k]`` over the window ``j``, ``k``.
 
     The gradient goes to the first largest element in row-major order.
 
-    The defaults are Latte's old rule: the size is rounded up, and positions outside the source read the
-    nearest edge. ``ceil_mode=False, clamp=False`` is PyTorch's ``MaxPool2d``, ``ceil_mode=True, clamp=False``
-    its ``ceil_mode=True``: positions outside do not take part.
+    Extents are ``⌊(in + 2·pad - kernel) / stride⌋ + 1``, and positions outside the source do not take part, as of
+    PyTorch's ``MaxPool2d``. In a net with ``compat`` the defaults are those of the original Latte: extents are rounded
+    up, and positions outside read the nearest edge.
 
     Args:
         net: the net.
@@ -64,21 +65,20 @@ def MaxPoolingLayer(
         kernel: extent of the window, one integer or (y, x), as the two below.
         stride: distance between windows.
         pad: how far the first window begins outside.
-        ceil_mode: whether the number of windows, ``(in + 2·pad - kernel) / stride + 1``, is rounded up, not
-            down.
+        ceil_mode: whether extents are rounded up, not down; without ``clamp``, a window that would begin after the
+            source and its padding is left out, as in PyTorch.
         clamp: whether positions outside read the nearest edge (else they are left out).
         name: of the layer, unique in the net; by default its kind and a number.
 
     Returns:
-        An ensemble of shape (channels, height, width), with the fields ``mask_j`` and ``mask_k``: row and
-        column of the winner within its window (with ``clamp=False``: within the part of the window that is
-        inside).
+        An ensemble of shape (channels, height, width), with the fields ``mask_j`` and ``mask_k``: row and column of the
+        winner within its window (without ``clamp``: within the part of the window that is inside).
 
     Raises:
         DeclarationError: for arguments that do not fit.
     """
     windows = _windows(net, input_ensemble, "MaxPoolingLayer", kernel, stride, pad, ceil_mode, clamp)
-    return windows.pooled(net, MaxPoolingNeuron, "max_pooling", name, clamp=clamp)
+    return windows.pooled(net, MaxPoolingNeuron, "max_pooling", name)
 
 
 def MeanPoolingLayer(
@@ -88,16 +88,16 @@ def MeanPoolingLayer(
     stride: Pair = 2,
     pad: Pair = 0,
     *,
-    ceil_mode: bool = True,
-    clamp: bool = True,
+    ceil_mode: bool | None = None,
+    clamp: bool | None = None,
     count_include_pad: bool = True,
     name: str | None = None,
 ) -> Ensemble:
     """``Σ inputs[n, c, y·stride - pad + j, x·stride - pad + k] / (kernel y · kernel x)`` over the window ``j``, ``k``.
 
-    The defaults are Latte's old rule: the size is rounded up, positions outside the source read the nearest edge, and
-    the divisor is the number of elements of the kernel. ``clamp=False`` is PyTorch's ``AvgPool2d`` with the same
-    ``ceil_mode`` and ``count_include_pad``.
+    Extents are those of :func:`MaxPoolingLayer`, and the padding is zeros, as of PyTorch's ``AvgPool2d``. In a net with
+    ``compat`` the defaults are those of the original Latte: extents are rounded up, and positions outside the source
+    read the nearest edge; the divisor is the number of elements of the kernel.
 
     Args:
         net: the net.
@@ -122,11 +122,11 @@ def MeanPoolingLayer(
                     self.value += self.inputs[0, j, k]
             self.value = self.value / area
 
-    zeros_count = flag("count_include_pad", count_include_pad) and not clamp
+    zeros_count = flag("count_include_pad", count_include_pad) and not windows.clamp
     if zeros_count and windows.beyond_padding:  # not all windows have as many elements
-        return windows.pooled(net, MeanInsideNeuron, "mean_pooling", name, clamp=False, padded=True)
-    neuron = MeanNeuron if clamp or zeros_count else MeanInsideNeuron
-    return windows.pooled(net, neuron, "mean_pooling", name, clamp=clamp)
+        return windows.pooled(net, MeanInsideNeuron, "mean_pooling", name, padded=True)
+    neuron = MeanNeuron if windows.clamp or zeros_count or windows.inside else MeanInsideNeuron
+    return windows.pooled(net, neuron, "mean_pooling", name)
 
 
 def GlobalMeanPoolingLayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:
@@ -141,7 +141,8 @@ def GlobalMeanPoolingLayer(net: Net, input_ensemble: Ensemble, *, name: str | No
         DeclarationError: for arguments that do not fit.
     """
     source = source_of(net, input_ensemble, "GlobalMeanPoolingLayer", 3)
-    return MeanPoolingLayer(net, source, source.shape[1:], source.shape[1:], clamp=False, name=name)
+    extents = source.shape[1:]
+    return MeanPoolingLayer(net, source, extents, extents, ceil_mode=False, clamp=False, name=name)
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ class _Windows:
         source: that is read.
         kernel, stride, pad: in y and x.
         sizes: number of windows in y and x.
+        clamp: whether positions outside read the nearest edge.
     """
 
     source: Ensemble
@@ -159,6 +161,12 @@ class _Windows:
     stride: tuple[int, int]
     pad: tuple[int, int]
     sizes: tuple[int, int]
+    clamp: bool
+
+    @property
+    def inside(self) -> bool:
+        """Whether every window is inside of the source."""
+        return self.pad == (0, 0) and not self.beyond_padding
 
     @property
     def beyond_padding(self) -> bool:
@@ -168,16 +176,13 @@ class _Windows:
             end > extent + 2 * pad for end, extent, pad in zip(ends, self.source.shape[1:], self.pad, strict=True)
         )
 
-    def pooled(
-        self, net: Net, neuron: type[Neuron], kind: str, name: str | None, *, clamp: bool, padded: bool = False
-    ) -> Ensemble:
+    def pooled(self, net: Net, neuron: type[Neuron], kind: str, name: str | None, *, padded: bool = False) -> Ensemble:
         """A layer with a neuron for each window.
 
         Args:
             net: the net.
             neuron: what it computes.
             kind, name: of the layer.
-            clamp: whether positions outside read the nearest edge.
             padded: without ``clamp``, whether windows are clipped to the padded source, and read its zeros; otherwise
                 to the source.
         """
@@ -200,7 +205,7 @@ class _Windows:
 
         ensemble = Ensemble(neuron, (channels, *self.sizes), ("c", "y", "x"), kind=kind, name=name)
         net.add_ensemble(ensemble)
-        if clamp:
+        if self.clamp or self.inside:
             net.add_connections(self.source, ensemble, mapping, clamp=True)
         elif padded:
             net.add_connections(self.source, ensemble, clipped_to_padding, padding=(0, above, left_of))
@@ -210,21 +215,37 @@ class _Windows:
 
 
 def _windows(
-    net: Net, source: Ensemble, layer: str, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool, clamp: bool
+    net: Net,
+    source: Ensemble,
+    layer: str,
+    kernel: Pair,
+    stride: Pair,
+    pad: Pair,
+    ceil_mode: bool | None,
+    clamp: bool | None,
 ) -> _Windows:
-    """The windows that these arguments of a layer ask for."""
+    """The windows that these arguments of a layer ask for; None is the net's default."""
     source = source_of(net, source, layer, 3)
-    ceil_mode, clamp = flag("ceil_mode", ceil_mode), flag("clamp", clamp)
+    old = net.graph.settings.compat
+    rounded = old if ceil_mode is None else flag("ceil_mode", ceil_mode)
+    clamped = old if clamp is None else flag("clamp", clamp)
     kernels, strides, pads = pair("kernel", kernel, 1), pair("stride", stride, 1), pair("pad", pad, 0)
-    if not clamp and any(2 * around > k for around, k in zip(pads, kernels, strict=True)):
+    if not clamped and any(2 * around > k for around, k in zip(pads, kernels, strict=True)):
         raise DeclarationError(
             f"pad {pads} is more than half of the kernel {kernels}: some windows would be empty",
             location=user_location(),
         )
-    _, height, width = source.shape
-    rows = _pooled_extent(source, ("y", height, kernels[0], strides[0], pads[0]), ceil_mode, clamp)
-    columns = _pooled_extent(source, ("x", width, kernels[1], strides[1], pads[1]), ceil_mode, clamp)
-    return _Windows(source, kernels, strides, pads, (rows, columns))
+
+    def sizes(ceil_mode: bool, clamp: bool) -> tuple[int, int]:
+        _, height, width = source.shape
+        rows = _pooled_extent(source, ("y", height, kernels[0], strides[0], pads[0]), ceil_mode, clamp)
+        return rows, _pooled_extent(source, ("x", width, kernels[1], strides[1], pads[1]), ceil_mode, clamp)
+
+    made = sizes(rounded, clamped)
+    original = {"ceil_mode": ceil_mode is None or rounded, "clamp": clamp is None or clamped}
+    if not old and made != (before := sizes(**original)):
+        tell_of_sizes(net.graph.settings, layer, (made, {"ceil_mode": rounded, "clamp": clamped}), (before, original))
+    return _Windows(source, kernels, strides, pads, made, clamped)
 
 
 def _pooled_extent(source: Ensemble, axis: tuple[str, int, int, int, int], ceil_mode: bool, clamp: bool) -> int:

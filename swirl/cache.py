@@ -13,9 +13,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType, UnionType
 from typing import Any
 
 from filelock import FileLock
@@ -78,15 +79,26 @@ def entry_lock(key: str) -> Iterator[None]:
         ) from error
 
 
-def read_entry(key: str) -> dict[str, Any] | None:
-    """The facts stored with an entry, or None where it is missing, incomplete or damaged."""
+def read_entry(
+    key: str, facts: Mapping[str, type | UnionType] = MappingProxyType({}), files: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """The facts stored with an entry, or None where it is missing, incomplete, damaged, or not what is expected.
+
+    Args:
+        key: of the entry.
+        facts: name → type of those that it must have.
+        files: that it must have, as they were when it was published.
+    """
     folder = cache_folder() / key
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        whole = all(_fingerprint(folder / name) == recorded for name, recorded in manifest["files"].items())
-        return dict(manifest["facts"]) if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # A crash or a full disk left it: it is not an entry.
+        kept, recorded = manifest["facts"], manifest["files"]
+        as_written = manifest["sum"] == _sum(kept, recorded)
+        expected = all(isinstance(kept[name], kind) for name, kind in facts.items()) and set(files) <= recorded.keys()
+        whole = all(_fingerprint(folder / name) == fingerprint for name, fingerprint in recorded.items())
+        return dict(kept) if as_written and expected and whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # A crash or a full disk left it, or another program: it is not an entry.
         return None
 
 
@@ -94,8 +106,7 @@ def read_entry(key: str) -> dict[str, Any] | None:
 def draft_folder(key: str) -> Iterator[Path]:
     """A fresh folder in which to make the entry, removed at the end. Call with the entry's lock held."""
     draft = cache_folder() / f"{key}.draft"
-    if draft.exists():  # the process that made it was killed, or it would still hold the lock
-        shutil.rmtree(draft)
+    _remove(draft)  # the process that made it was killed, or it would still hold the lock
     draft.mkdir(mode=0o700)
     try:
         yield draft
@@ -111,19 +122,33 @@ def publish(draft: Path, key: str, facts: dict[str, Any], *, verified: Sequence[
         verified: files of the entry whose size and hash must be right when it is read.
     """
     files = {name: _fingerprint(draft / name) for name in verified}
-    (draft / MANIFEST).write_text(json.dumps({"facts": facts, "files": files}, indent=2), encoding="utf-8")
+    manifest = {"facts": facts, "files": files, "sum": _sum(facts, files)}
+    (draft / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
     return move_into_place(draft, key)
 
 
 def move_into_place(draft: Path, name: str) -> Path:
     """Rename a draft to ``<cache>/<name>``, whatever was there before removed."""
     folder = cache_folder() / name
-    if folder.exists():
-        # Libraries that some process has loaded from it stay alive until that process ends.
-        shutil.rmtree(folder)
+    if not folder.parent.is_dir():
+        _remove(folder.parent)
     folder.parent.mkdir(mode=0o700, exist_ok=True)
+    _remove(folder)  # libraries that some process has loaded from it stay alive until that process ends
     os.replace(draft, folder)
     return folder
+
+
+def _remove(path: Path) -> None:
+    """Remove what is at a place of the cache: a folder, or whatever somebody has put there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sum(facts: Any, files: Any) -> str:
+    """What facts and files must be, as the manifest has them."""
+    return cache_key("manifest", json.dumps([facts, files], sort_keys=True))
 
 
 def _fingerprint(path: Path) -> list[Any]:

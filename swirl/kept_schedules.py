@@ -268,7 +268,7 @@ class _Entry:
 
 def _read(key: str) -> dict[str, Any]:
     """The texts of an entry; none where it is missing or damaged."""
-    if read_entry(key) is None:
+    if read_entry(key, files=(FILE,)) is None:
         return {}
     try:
         found = json.loads((cache_folder() / key / FILE).read_text(encoding="utf-8"))

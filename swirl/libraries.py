@@ -85,7 +85,7 @@ class Toolchain:
 
     def find(self, key: str, unit: TranslationUnit) -> Built | None:
         """The unit as the cache has it."""
-        facts = read_entry(key)
+        facts = read_entry(key, {"seconds": float | int, "command": str}, (_LIBRARY,))
         if facts is None:
             return None
         path = cache_folder() / key / _LIBRARY

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from swirl.cache import cache_folder, cache_key, draft_folder, entry_lock, publish, read_entry
 from swirl.config import settings
@@ -88,7 +88,7 @@ class Memo:
             return function(program, *arguments, **options)
         call = _Call(function, anonymous(program), arguments, options)
         found = self.used.get(call.key) or self.known.get(call.key)
-        if found is None:
+        if not _is_result(found):
             return self._compute(call, program, encode, decode)
         try:
             result = self._refusal(call, found["refused"]) if "refused" in found else call.named(decode(found["made"]))
@@ -185,6 +185,16 @@ class _Call:
         return {key: self.given.argument(value) for key, value in self.options.items()}
 
 
+def _is_result(found: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether it is what a call has made, or a refusal with its texts."""
+    if not isinstance(found, dict) or "refused" not in found:
+        return isinstance(found, dict) and "made" in found
+    refused = found["refused"]
+    if not isinstance(refused, dict) or not all(isinstance(text, str | None) for text in refused.values()):
+        return False
+    return refused.get("kind") in _REFUSALS and refused.get("message") is not None
+
+
 class Memos:
     """The memos of a compilation. What was computed is kept on disk when it ends, also after an error.
 
@@ -216,11 +226,11 @@ class Memos:
 
 def _read(key: str) -> dict[str, Any]:
     """The results of an entry; none where it is missing or damaged."""
-    if read_entry(key) is None:
+    if read_entry(key, files=(RESULTS,)) is None:
         return {}
     try:
         found = json.loads((cache_folder() / key / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -50,7 +50,7 @@ def pause_seconds() -> float:
     """
     compiler = find_compiler()
     key = cache_key("pause", _PROBE, *compiler.command, compiler.version, processor_identity())
-    facts = read_entry(key)
+    facts = read_entry(key, {"seconds": float})
     if facts is None:
         with entry_lock(key), draft_folder(key) as draft:
             measured = _measured(draft, compiler)

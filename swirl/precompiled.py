@@ -50,14 +50,14 @@ def precompile(header: str, key: str, compiler: Compiler, flags: Sequence[str]) 
     if _wanted[here] != _PAYS_AT:
         return
     with entry_lock(key):
-        if read_entry(key) is None:
+        made = f"{header}.gch"
+        if read_entry(key, files=(made,)) is None:
             with draft_folder(key) as draft:
                 (draft / "header.h").write_text(
                     "".join(f"#include <{each}>\n" for each in _PRECOMPILED[header]), encoding="utf-8"
                 )
                 # Read if the compiler refuses the precompiled one: a user ran the command with other flags.
                 (draft / header).write_text(f"#include_next <{header}>\n", encoding="utf-8")
-                made = f"{header}.gch"
                 result = compiler.run((*flags, "-x", "c++-header", "header.h", "-o", made), draft)
                 if result.returncode == 0 and (draft / made).is_file():
                     publish(draft, key, {"header": header}, verified=(made,))

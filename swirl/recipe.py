@@ -22,7 +22,7 @@ from swirl.plan_layouts import lay_out
 from swirl.plan_state import LayoutCommand, PlanState, Region, appended, lone_region, resolve, stored
 from swirl.questions import Questions, chosen_phase, find_buffer, touched_elsewhere
 from swirl.recipe_imports import raised_at
-from swirl.recorded import Outcome, Recorded, Traced, caller, located, run_command, unknown_command
+from swirl.recorded import Outcome, Recorded, Traced, caller, in_phase, located, run_command, unknown_command
 from swirl.target import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.rewrites.contraction import stored_between
@@ -116,7 +116,7 @@ class Schedule(_Answers):
 
             def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
                 options = as_in_sources(options)
-                return self.apply(Recorded(name, as_in_sources(arguments), tuple(options.items()), caller()))
+                return self.apply(Recorded(name, as_in_sources(arguments), tuple(options.items()), caller(), "s."))
 
             return run
 
@@ -290,7 +290,7 @@ class Schedule(_Answers):
             at_location = located(error, command)
             if not optional:
                 raise at_location from error
-            self.outcomes.append(Outcome(command, "skipped", str(error)))
+            self.outcomes.append(Outcome(command, "skipped", str(in_phase(error, command, command.phase))))
             self.asked.append((command, why))
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
@@ -378,7 +378,7 @@ class Schedule(_Answers):
         try:
             followed = run_command(self._memo, command.name, inference, arguments, options)
         except (CommandError, LayoutError) as error:
-            self.outcomes.append(Outcome(command, "skipped", f"{FOR_INFERENCE}{error}"))
+            self.outcomes.append(Outcome(command, "skipped", f"{FOR_INFERENCE}{in_phase(error, command, INFERENCE)}"))
             self.unfollowed = self.unfollowed or f"{command.text}: {error.message}"
         else:
             self._store(INFERENCE, replace(followed, commands=(*followed.commands, command.text), remarks=()))

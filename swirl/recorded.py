@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +15,32 @@ from typing import Any
 from swirl.errors import CommandError, LatteError, Refused, nearest
 from swirl.ir.nest import Program
 from swirl.memo import Memo
-from swirl.transforms import COMMANDS
+from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 ALIKE = 4  # from this many equal elements of a list in a row on, their number is written
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A command as it was written: to be applied, or replayed."""
+    """A command as it was written: to be applied, or replayed.
+
+    Args:
+        name, arguments, options: of the command.
+        location: ``file:line`` where it was written.
+        called_on: what commands are written after there: ``s.`` in a recipe.
+    """
 
     name: str
     arguments: tuple[Any, ...]
     options: tuple[tuple[str, Any], ...]
     location: str | None
+    called_on: str = ""
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that it names; None of a command on a layout."""
+        named = dict(self.options).get("phase", self.arguments[0] if self.arguments else None)
+        return None if self.name in LAYOUT_COMMANDS or not isinstance(named, str) else named
 
     @property
     def text(self) -> str:
@@ -87,12 +101,38 @@ def run_command(
 
 
 def located(error: LatteError, command: Recorded) -> LatteError:
-    message = f"{command.text}: {error.message}"
+    """The error with the command and its place."""
+    found = in_phase(error, command, command.phase)
+    found.message, found.location = f"{command.text}: {error.message}", command.location
+    return found
+
+
+def in_phase(error: LatteError, command: Recorded, phase: str | None) -> LatteError:
+    """The error with the commands in its way out written as the refused one was, to be pasted there.
+
+    Args:
+        error: that the command has raised.
+        command: as it was written.
+        phase: that it was for; None of one on a layout.
+    """
     if isinstance(error, Refused):
-        return Refused(
-            message, location=command.location, nest=error.nest, witness=error.witness, way_out=lambda: error.way_out
-        )
-    return type(error)(message, location=command.location, way_out=error.way_out)
+        return error.offering(lambda: pasted(error.way_out, command.called_on, phase))
+    return type(error)(error.message, location=error.location, way_out=error.way_out)
+
+
+def pasted(way_out: str | None, called_on: str, phase: str | None) -> str | None:
+    """A way out with its commands as they are written: ``s.split('forward', 'i', [3])`` for ``split('i', [3])``."""
+
+    def written(call: re.Match[str]) -> str:
+        name, end = call.groups()
+        if name in LAYOUT_COMMANDS or phase is None:  # which have no phase
+            return f"{called_on}{name}({end}"
+        return f"{called_on}{name}({phase!r}{end or ', '}"
+
+    return way_out and _CALL.sub(written, way_out)
+
+
+_CALL = re.compile(rf"(?<![\w.])({'|'.join(COMMANDS)})\((\)?)")
 
 
 def caller() -> str | None:

@@ -174,7 +174,7 @@ def why_not(target: Target) -> str | None:
     compiler = find_compiler()
     probe = _PROBES[target.name]
     key = cache_key("probe", probe, *target.isa_flags, *compiler.command, compiler.version, processor_identity())
-    facts = read_entry(key)
+    facts = read_entry(key, {"why_not": str | None})
     if facts is None:
         with entry_lock(key), draft_folder(key) as draft:
             (draft / "probe.cpp").write_text(probe, encoding="utf-8")

@@ -20,6 +20,7 @@ from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
+from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
 from swirl.pipeline import AFTER_RECIPE
 from swirl.target import get_target
@@ -40,11 +41,11 @@ class Step:
 def finished(net: Net, target: str) -> list[Step]:
     """The programs of a net as they are scheduled for a target, in the order of the units."""
     graph = net.graph
-    with Memos() as memos:
+    with Memos() as memos, KeptSchedules(memos, get_target(target)) as kept:
         found = differentiate(graph, lower_layers(graph, net.batch_size))
-        plan = make_plan(graph, found, get_target(target), memos)
+        plan = make_plan(graph, found, kept)
         return [
-            Step(item.unit, phase, item.finished(phase, plan.state, plan.target)[-1 - BEFORE_PHYSICAL].program)
+            Step(item.unit, phase, item.stages(phase, plan.state, plan.target)[-1 - BEFORE_PHYSICAL].program)
             for item in plan.scheduled
             for phase in item.result.stages
         ]

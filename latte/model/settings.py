@@ -29,6 +29,7 @@ class NetSettings:
         force_backward: whether gradients of data are computed.
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
         freezing: what does not train.
+        told_of_sizes: whether the user has been told that sizes are not the original's; see :mod:`latte.model.sizes`.
         origin: what a net and its copies have in common, and no other net has.
         compiled: whether the declaration is complete: it can no longer be changed.
     """
@@ -41,6 +42,7 @@ class NetSettings:
     compat: bool = False
     compiled: bool = False
     freezing: Freezing = field(default_factory=Freezing)
+    told_of_sizes: bool = False
     origin: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod

@@ -116,7 +116,7 @@ def _compiled(net: Net, texts: dict[str, str]) -> Record:
 
 
 def _solver_kernels(net: Net, texts: dict[str, str]) -> list[str]:
-    known = {step.source.name for executable in net.session._executables.values() for step in executable.compiled}
+    known = {step.source.name for executable in net.session._variants.current.values() for step in executable.compiled}
     found = sorted(built.path for built in net.report.built.values() if built.name not in known)
     return sorted({_digest((path.parent / "kernel.cpp").read_text(), texts) for path in found})
 

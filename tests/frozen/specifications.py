@@ -95,7 +95,7 @@ def _blocks(*filters: int, shape: tuple[int, ...] = (3, 7, 5), **options: int) -
 
 def _conv_relu_net(net: Net) -> Ensemble:
     conv = ConvLayer(net, _data(net, 3, 9, 9), num_filters=17, kernel=3, stride=2, pad=1)
-    pooled = MaxPoolingLayer(net, ReLULayer(net, conv))
+    pooled = MaxPoolingLayer(net, ReLULayer(net, conv), ceil_mode=True, clamp=True)
     hidden = ReLULayer(net, FullyConnectedLayer(net, pooled, 13))
     _classified(net, hidden)
     return conv

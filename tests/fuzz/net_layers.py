@@ -327,7 +327,7 @@ class Windows:
 
 
 def windows_of(
-    torch: Any, x: Any, kernel: Any = 2, stride: Any = 2, pad: Any = 0, ceil_mode: bool = True, clamp: bool = True
+    torch: Any, x: Any, kernel: Any = 2, stride: Any = 2, pad: Any = 0, ceil_mode: bool = False, clamp: bool = False
 ) -> Windows:
     (ky, kx), (sy, sx), (py, px) = (v if isinstance(v, tuple) else (v, v) for v in (kernel, stride, pad))
     sizes = []
@@ -351,7 +351,9 @@ def windows_of(
     return Windows(values, place, inside, padded)
 
 
-def _pooling(f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], clamp: bool = True, **options: Any) -> Any:
+def _pooling(
+    f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], clamp: bool = False, **options: Any
+) -> Any:
     """The first greatest element of each window, in row-major order."""
     torch, (x,) = f.torch, xs
     found = windows_of(torch, x, clamp=clamp, **options)

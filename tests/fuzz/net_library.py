@@ -90,7 +90,7 @@ def _mean_pooling(
     name: str,
     xs: Sequence[Any],
     p: Parameters,
-    clamp: bool = True,
+    clamp: bool = False,
     count_include_pad: bool = True,
     **options: Any,
 ) -> Any:

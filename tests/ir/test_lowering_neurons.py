@@ -109,7 +109,8 @@ def test_batch_size_is_an_argument() -> None:
 
 def test_clamped_pooling() -> None:
     net = Net(2)
-    pool = MaxPoolingLayer(net, MemoryDataLayer(net, (3, 5, 4)), kernel=2, stride=2)
+    data = MemoryDataLayer(net, (3, 5, 4))
+    pool = MaxPoolingLayer(net, data, kernel=2, stride=2, ceil_mode=True, clamp=True)
     program = validate(lower(pool, "forward", batch_size=2))
     assert body_of(program)[-3:] == [
         "for j in range(2):",

@@ -138,7 +138,7 @@ def test_activations(shape) -> None:
 def test_max_pooling_rounds_up_and_clamps(shape, kernel, stride, pad) -> None:
     net, (data,), (x,) = data_net(2, shape)
     x = np.round(x)  # many equal elements: the first one wins
-    pool = MaxPoolingLayer(net, data, kernel, stride, pad)
+    pool = MaxPoolingLayer(net, data, kernel, stride, pad, ceil_mode=True, clamp=True)
     result = run(net, pool, 2, inputs=x)
     (KY, KX), (SY, SX) = (value if isinstance(value, tuple) else (value, value) for value in (kernel, stride))
     C, H, W = shape

@@ -95,20 +95,20 @@ CASES = {
         MeanPoolingLayer,
         lambda x: F.avg_pool2d(x, 3, 2, 1),
         ((3, 17, 5, 7), (2, 32, 8, 16)),
-        {"kernel": 3, "pad": 1, "ceil_mode": False, "clamp": False},
+        {"kernel": 3, "pad": 1},
     ),
     "mean pooling inside": Case(
         MeanPoolingLayer,
         lambda x: F.avg_pool2d(x, (3, 2), (2, 3), 1, ceil_mode=True, count_include_pad=False),
         ((3, 17, 5, 7), (2, 32, 8, 15)),
-        {"kernel": (3, 2), "stride": (2, 3), "pad": 1, "clamp": False, "count_include_pad": False},
+        {"kernel": (3, 2), "stride": (2, 3), "pad": 1, "ceil_mode": True, "count_include_pad": False},
     ),
     **{
         f"mean pooling {kernel} {stride} {pad} rounded up": Case(
             MeanPoolingLayer,
             lambda x, kernel=kernel, stride=stride, pad=pad: F.avg_pool2d(x, kernel, stride, pad, ceil_mode=True),
             shapes,
-            {"kernel": kernel, "stride": stride, "pad": pad, "clamp": False},
+            {"kernel": kernel, "stride": stride, "pad": pad, "ceil_mode": True},
         )
         for kernel, stride, pad, shapes in (
             (2, 2, 0, ((1, 1, 5, 5), (3, 17, 5, 7), (2, 32, 7, 16))),
@@ -122,7 +122,7 @@ CASES = {
         MeanPoolingLayer,
         lambda x: F.avg_pool2d(F.pad(x, (1, 2, 1, 2), mode="replicate"), 3, 2),
         ((3, 17, 6, 8),),
-        {"kernel": 3, "pad": 1},
+        {"kernel": 3, "pad": 1, "ceil_mode": True, "clamp": True},
     ),
     "linear of positions": Case(
         PositionwiseLinearLayer,

@@ -75,7 +75,7 @@ def old_rule(request: pytest.FixtureRequest) -> tuple[Shape, Alone]:
     return shape, alone(
         shape.batch,
         shape.source,
-        lambda net, data: MaxPoolingLayer(net, data, shape.kernel, shape.stride, shape.pad),
+        lambda net, data: MaxPoolingLayer(net, data, shape.kernel, shape.stride, shape.pad, ceil_mode=True, clamp=True),
         change=few_numbers,
     )
 

@@ -592,7 +592,7 @@ def test_a_net_that_cannot_be_compiled_again_is_as_it_was(monkeypatch: pytest.Mo
     step(net)
     net.freeze("fc1")
     with monkeypatch.context() as patched:
-        patched.setattr("latte.compiling.make_plan", lambda *_: (_ for _ in ()).throw(TrainingError("no plan")))
+        patched.setattr("latte.compiling.planning", lambda *_: (_ for _ in ()).throw(TrainingError("no plan")))
         with pytest.raises(TrainingError, match="with what is frozen now: no plan"):
             net.forward()
     net.unfreeze("fc1")

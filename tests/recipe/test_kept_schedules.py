@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from latte import BatchNormLayer, ConvLayer, GELULayer, MemoryDataLayer, Net, Si
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
+from swirl.cache import draft_folder, entry_lock, publish
 from swirl.errors import CommandError, RecipeError
 from swirl.kept_schedules import FILE, KeptSchedules
 from swirl.memo import Memos
@@ -254,10 +254,8 @@ def test_damaged_entries_are_made_again(computed: list[str], folder: Path) -> No
         ]
         damaged += [json.dumps({name: value for name, value in whole.items() if name != key}) for key in whole]
         for content in damaged:
-            manifest = path.parent / "manifest.json"
-            facts = json.loads(manifest.read_text())
-            path.write_text(content)
-            data = path.read_bytes()
-            facts["files"][FILE] = [len(data), hashlib.sha256(data).hexdigest()]
-            manifest.write_text(json.dumps(facts))
+            key = path.parent.name
+            with entry_lock(key), draft_folder(key) as draft:
+                (draft / FILE).write_text(content)
+                publish(draft, key, {}, verified=(FILE,))
             assert shown(planned(three())) == right, content[:200]

@@ -378,7 +378,7 @@ def test_a_race_on_a_reduction_names_it() -> None:
     with pytest.raises(Refused) as caught:
         COMMANDS["parallelize"](sums(), "n")
     assert caught.value.way_out == (
-        "k can run in parallel; privatize('dw', 'n') gives each part of the loop a copy to add to"
+        "parallelize('k'); privatize('dw', 'n') gives each part of the loop a copy to add to"
     )
 
 

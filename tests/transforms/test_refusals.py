@@ -13,7 +13,11 @@ import pytest
 
 from swirl.errors import CommandError, LayoutError, Refused
 from swirl.ir.nest import Program
+from swirl.recipe import Schedule
+from swirl.recorded import pasted
+from swirl.target import TARGETS
 from swirl.transforms import COMMANDS
+from swirl.transforms.command import Command
 from swirl.transforms.rewrites.contraction import OWN
 from swirl.transforms.rewrites.sites import find_loops
 from tests.support import assert_same, program
@@ -60,7 +64,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     for k in range(3):
                         grad_inputs[n, y + k] += grad[n, y] * weights[k]
           y=0, k=1 and y=1, k=0 both update grad_inputs[n, 1]
-          n or k can run in parallel""",
+          parallelize('n') (or 'k')""",
     ),
     "order of a reindexed loop": (
         SHIFT,
@@ -81,7 +85,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for j in range(6):    ← asked to run in parallel
                     s[i] += x[i, j]
           j=0 and j=1 both update s[i]
-          i can run in parallel""",
+          parallelize('i')""",
     ),
     "read and written in parallel": (
         SHIFT,
@@ -92,7 +96,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for j in range(4):
                     x[i + 1, j] = x[i, j + 1]
           i=0, j=1 writes x[1, 1], which i=1, j=0 reads
-          j can run in parallel""",
+          parallelize('j')""",
     ),
     "parallel around parallel": (
         program("for i in range(4):\n y[i, 0] = 1.0\n for j in range(6):\n  y[i, j] = x[i, j]", y=(4, 6), x=(4, 6)),
@@ -125,7 +129,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for j in range(6):    ← asked to become lanes
                     y[j, i] = x[j, i]
           neighbouring j are 4 elements apart in y
-          vectorize('i', 4); strided='gather' takes the elements one by one""",
+          vectorize('i', 4); vectorize('j', 4, strided='gather') takes the elements one by one""",
     ),
     "columns of another layout": (
         program("for n in range(2):\n for c in range(8):\n  y[n, c, 0] = x[n, c + 1, 0]", y=(2, 8, 3), x=(2, 9, 3)),
@@ -137,7 +141,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     for c_inner in range(4):    ← asked to become lanes
                         y[n, c_outer * 4 + c_inner, 0] = x[n, c_outer * 4 + c_inner + 1, 0]
           neighbouring c_inner are 3 elements apart in x
-          strided='gather' takes the elements one by one""",
+          vectorize('c_inner', 4, strided='gather') takes the elements one by one""",
     ),
     "prefix sum": (
         PREFIX,
@@ -162,7 +166,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     t += x[n, k]
                 y[n] = t
           declared as t: float32 = 0.0
-          n can run in parallel""",
+          parallelize('n')""",
     ),
     "an array for all iterations": (
         program(
@@ -179,7 +183,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     t[k] = x[n, k]
                 y[n] = t[0] + t[2]
           declared as t: float32[3] = empty(3)
-          n can run in parallel""",
+          parallelize('n')""",
     ),
     "lanes of one element": (
         program("for i in range(8):\n s[i // 2] += x[i]", s=(4,), x=(8,)),
@@ -242,7 +246,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                     y[i, j, i] = x[i, j, i] * 2.0
           neighbouring j are 4 elements apart in y
           tile('y', dim=0, factor=4) and tile('x', dim=0, factor=4) make j_inner innermost in memory: """
-        """vectorize('j_inner', 4); strided='gather' takes the elements one by one""",
+        """vectorize('j_inner', 4); vectorize('j', 4, strided='gather') takes the elements one by one""",
     ),
     "a race in loops of one name": (
         program(
@@ -260,7 +264,7 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
                 for k in range(3):
                     y[i, k] = s[i]
           k=0 and k=1 both update s[i]
-          i can run in parallel""",
+          parallelize('i')""",
     ),
     "other loops of one name": (
         program(
@@ -756,23 +760,66 @@ def offered(way_out: str) -> list[list[str]]:
     """The commands that a way out names, each alternative a list of them in order."""
     found = []
     for alternative in re.split(r"; | or (?=\w+\()", way_out):
-        found.append(re.findall(r"\w+\((?:'|\[|\w+=)[^()]*(?:\([^()]*\)[^()]*)*\)", alternative))
-        free = re.match(r"([\w ]+) can run in parallel", alternative)
-        found += [[f"parallelize('{loop}')"] for loop in free[1].split(" or ")] if free else []
+        calls = re.findall(r"\w+\((?:'|\[|\w+=|\))[^()]*(?:\([^()]*\)[^()]*)*\)?", alternative)
+        found.append(calls)
+        if others := re.search(r" \(or (.*)\)", alternative):  # of other loops
+            found += [[re.sub(r"'\w+'\)$", f"{name})", calls[0])] for name in others[1].split(", ")]
     return [calls for calls in found if calls]
 
 
+@pytest.fixture
+def refused_on(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs on which commands have been refused."""
+    found: list[Program] = []
+    call = Command.__call__
+
+    def noted(self: Any, program: Program, *arguments: Any, **options: Any) -> Program:
+        try:
+            return call(self, program, *arguments, **options)
+        except Refused:
+            found.append(program)
+            raise
+
+    monkeypatch.setattr(Command, "__call__", noted)
+    return found
+
+
 @pytest.mark.parametrize("name", REFUSALS)
-def test_ways_out_run(name: str) -> None:
-    before, rewrite, _ = REFUSALS[name]
+def test_ways_out_run(name: str, refused_on: list[Program]) -> None:
+    start, rewrite, _ = REFUSALS[name]
     with pytest.raises(Refused) as caught:
-        rewrite(before)
+        rewrite(start)
+    before = refused_on[0]
     for calls in offered(caught.value.way_out or ""):
         after = before
         for call in calls:
             after = eval(f"lambda program: COMMANDS[{call.split('(')[0]!r}](program, {call.split('(', 1)[1]}")(after)
-        if set(after.buffers) == set(before.buffers):
+        if set(after.buffers) == set(before.buffers) and after.buffers == before.buffers:
             assert_same(before, after)
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_ways_out_can_be_pasted(name: str, refused_on: list[Program]) -> None:
+    """Into a recipe, as they are printed: with ``s.`` and the phase."""
+    start, rewrite, _ = REFUSALS[name]
+    with pytest.raises(Refused) as caught:
+        rewrite(start)
+    way_out, before = caught.value.way_out, refused_on[0]
+    printed = pasted(way_out, "s.", "backward")
+    assert (way_out is None) == (printed is None)
+    calls = offered(way_out or "")
+    if printed is None or not calls:
+        assert printed == way_out
+        return
+    recipes = [[f"s.{call}" for call in each] for each in offered(re.sub(r"\bs\.(?=\w+\()", "", printed))]
+    assert len(recipes) == len(calls)
+    for lines in recipes:
+        for line in lines:
+            if "(or " not in printed:
+                assert line in printed
+        schedule = Schedule.alone({"backward": before.renamed("program.backward")}, TARGETS["portable"], "net.")
+        exec("\n".join(lines), {"s": schedule})
+        assert [outcome.status for outcome in schedule.outcomes] == ["applied"] * len(lines)
 
 
 # --- the witness ----------------------------------------------------------------------------------------

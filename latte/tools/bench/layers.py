@@ -68,7 +68,7 @@ def cases() -> Iterator[Case]:
         for extent in extents:
             for kernel, stride, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2)):
                 for clamp in (True, False):
-                    options = {"kernel": kernel, "stride": stride, "pad": pad, "clamp": clamp}
+                    options = {"kernel": kernel, "stride": stride, "pad": pad, "ceil_mode": True, "clamp": clamp}
                     yield Case("max_pooling", (channels, extent, extent), options)
 
 

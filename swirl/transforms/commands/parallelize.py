@@ -113,9 +113,10 @@ def _ways_out(program: Program, site: Site, race: Conflict | None) -> str:
     var = loop_of(loop_at(program, site)).var
     only = nest_of(program, site)
     found = others(trial, site, lambda name, **options: (step("parallelize", name, **options),))
-    plain = [steps[0].arguments[0] for steps in found if not steps[0].options]
-    single = [steps[0].text for steps in found if steps[0].options]
-    free = [f"{' or '.join(plain)} can run in parallel"] if plain else []
+    plain = [one for (one,) in found if not one.options]
+    single = [one.text for (one,) in found if one.options]
+    more = f" (or {', '.join(repr(one.arguments[0]) for one in plain[1:])})" if plain[1:] else ""
+    free = [f"{plain[0].text}{more}"] if plain else []
     free += [" or ".join(single)] if single else []
     if race is not None:
         kind, name = race.first_access.kind, race.first_access.name

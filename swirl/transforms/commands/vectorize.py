@@ -246,8 +246,9 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
     if strided is None:
         places = [site, *_inside_blocks(program, site)] if not found else [site]
         ways += [_tiles(trial, place, factor) for place in places if nest_of(program, place) is None]
-        if trial.works(step("vectorize", var, factor, strided="gather", nest=only)):
-            ways.append("strided='gather' takes the elements one by one")
+        gathered = step("vectorize", var, factor, strided="gather", nest=only)
+        if trial.works(gathered):
+            ways.append(f"{gathered.text} takes the elements one by one")
     return either(ways)
 
 
