@@ -85,9 +85,7 @@ def compile_graph(
         steps = planning(graph, differentiated, kept, scheduling)
         phases = None if trains else (INFERENCE,)
         check = partial(_check_memory, graph, batch_size, trains) if _is_large(graph, batch_size) else None
-        plan, kernels = compile_kernels(
-            steps, target, times, check=check, progress=compiling, dump=dump, phases=phases
-        )
+        plan, kernels = compile_kernels(steps, target, times, check=check, progress=compiling, dump=dump, phases=phases)
         with times("binding"):
             executable = bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
     built, units = (kernel.built for kernel in kernels), len(plan.units)
@@ -128,9 +126,7 @@ def _is_large(graph: Graph, batch_size: int) -> bool:
     return PADDED * declared > machine_bytes()
 
 
-def _check_memory(
-    graph: Graph, batch_size: int, trains: bool, plan: Plan, phases: Sequence[GeneratedPhase]
-) -> None:
+def _check_memory(graph: Graph, batch_size: int, trains: bool, plan: Plan, phases: Sequence[GeneratedPhase]) -> None:
     """Refuse a net whose inference does not fit into the machine, before it is compiled; warn of one that cannot be
     trained there.
 

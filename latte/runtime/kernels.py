@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -135,8 +135,10 @@ def compile_kernels(
     if dump is not None:
         for each, made in zip(generated, built, strict=True):
             dump_kernel(dump / each.unit.name / each.phase, each.source, made.command)
+    parts = [part.name for part in fields(GeneratedPhase)]
     kernels = [
-        CompiledPhase(**vars(each), kernel=load(made), built=made) for each, made in zip(generated, built, strict=True)
+        CompiledPhase(**{name: getattr(each, name) for name in parts}, kernel=load(made), built=made)
+        for each, made in zip(generated, built, strict=True)
     ]
     return plans[0], kernels
 

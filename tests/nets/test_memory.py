@@ -221,10 +221,10 @@ def test_less_memory_than_all_storage():
     assert plan.timelines["inference"].size() < 0.2 * apart
 
 
-def overwritten(net):
-    """A layer whose value is gone after forward."""
+def overwritten(net, phase="forward"):
+    """A layer whose value is gone after a phase."""
     memory = net.executable.memory
-    return next(layer for layer in net.ensembles if f"{layer.name}.value" in memory.overwritten("forward"))
+    return next(layer for layer in net.ensembles if f"{layer.name}.value" in memory.overwritten(phase))
 
 
 def test_an_overwritten_value_is_missing_and_can_be_kept():
@@ -325,7 +325,7 @@ def test_copies_and_what_is_written_by_hand():
     again = copy.deepcopy(net)
     same(again.state_dict(), net.state_dict())
     np.testing.assert_array_equal(again["conv1"].get_grad_weights(), net["conv1"].get_grad_weights())
-    layer = overwritten(net)
+    layer = overwritten(net, "backward")
     values = np.random.default_rng(1).standard_normal((net.batch_size, *layer.shape)).astype(np.float32)
     before = net["conv1"].get_grad_weights()
     layer.set_value(values)
@@ -480,7 +480,7 @@ def test_the_report_is_the_same_before_and_after_compiling(monkeypatch):
     net = small_resnet()
     with monkeypatch.context() as without:
         without.setattr("swirl.jit.compile_unit", None, raising=False)
-        without.setattr("latte.compiling.build_kernels", None)
+        without.setattr("latte.runtime.kernels.build", None)
         without.setattr("swirl.memory.Arena", None)
         before = net.memory()
     net.compile()
@@ -516,12 +516,17 @@ def resident():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+def nothing_compiled(units, *args, **kwargs):
+    """In the place of the compiler: fails if it is given anything."""
+    raise AssertionError(f"{next(units)} is compiled")
+
+
 def test_what_does_not_fit_is_refused_with_its_numbers(monkeypatch):
     report = small_resnet().memory()
     inference, training = report["inference"].peak, report["training"].peak
     for module in ("latte.compiling", "latte.runtime.memory", "latte.explain.memory"):
         monkeypatch.setattr(f"{module}.machine_bytes", lambda: inference - 1)
-    monkeypatch.setattr("latte.compiling.build_kernels", None)
+    monkeypatch.setattr("latte.runtime.kernels.build", nothing_compiled)
     with pytest.raises(DoesNotFit, match=r"inference needs \d+\.\d\d GB: .* kept, .* shared; the machine has"):
         small_resnet().compile()
     assert not small_resnet().memory().fits
