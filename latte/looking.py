@@ -43,10 +43,14 @@ class Looking:
     def memory(self) -> MemoryReport:
         """What the net needs, by layer and phase: before it is compiled or has any; see
         :class:`latte.explain.memory.MemoryReport`."""
-        return memory_report(self.executable) if self.compiled else planned_memory(self.graph)
+        if not self.compiled:
+            return planned_memory(self.graph)
+        self.session.settle()
+        return memory_report(self.executable)
 
     def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
         """What the compiler did with an ensemble; see :func:`latte.explain.explanation.explain`."""
+        self.session.settle()
         return explain(self.executable, ensemble, phase)
 
     def check_gradients(

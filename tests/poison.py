@@ -1,4 +1,5 @@
-"""Phases that fill all dead memory with NaN (integers: -1) before each kernel and after the last one."""
+"""Phases that fill dead memory with NaN (integers: -1) before each kernel and after the last one; but for what nothing
+overwrites by then: users may read it."""
 
 from __future__ import annotations
 
@@ -15,16 +16,18 @@ def run_poisoned(executable: Executable, phase: str) -> None:
         line = executable.memory.plan.timelines[PHASES[phase]]
         first = line.phases[phase].start
         for number, (step, table) in enumerate(executable.tables(phase), start=first):
-            _fill(executable, line, number)
+            _fill(executable, line, number, phase)
             executable.runner.phase([(step.kernel, table)]).run()
-        _fill(executable, line, line.phases[phase].stop)
+        _fill(executable, line, line.phases[phase].stop, phase)
     executable._ran(phase)
 
 
-def _fill(executable: Executable, line: Timeline, number: int) -> None:
-    """Fill what no kernel from that number on needs as it is."""
+def _fill(executable: Executable, line: Timeline, number: int, phase: str) -> None:
+    """Fill what no kernel from that number on needs as it is, and nobody may read when the phase has run."""
     memory = executable.memory
-    live = [span for span in line.spans if span.first < number <= span.last]
+    overwritten = memory.overwritten(phase)
+    shown = {id(span) for name, span in memory.spans(phase).items() if name not in overwritten}
+    live = [s for s in line.spans if s.first < number and (number <= s.last or id(s) in shown)]
     if memory.own.region.arena is not None:
         everything = memory.own.region.bytes()
         keep = np.zeros(everything.size, bool)
