@@ -237,8 +237,12 @@ class MemoryPlan:
         return self.bytes_alone(*phases) + shared
 
     def needed(self, phase: str) -> set[str]:
-        """The shared storage whose contents a phase needs, as those before it have left it."""
-        return self.timelines[PHASES[phase]].needed(phase)
+        """The storage whose contents a phase needs, as those before it have left it."""
+        line = self.timelines[PHASES[phase]]
+        numbers = line.phases[phase]
+        before = set().union(*(use.changed for use in line.uses[: numbers.start]))
+        after = set().union(*(use.read for use in line.uses[numbers.start : numbers.stop]))
+        return line.needed(phase) | (before & after & self.alone.keys())
 
     def groups(self, phase: str) -> list[str | None]:
         """Which storage of its own must be there when a phase runs, as the values of ``alone``."""

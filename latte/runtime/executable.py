@@ -140,8 +140,7 @@ class Executable:
     @cached_property
     def _needed_by_backward(self) -> set[str]:
         """The storage whose contents backward needs, as forward has left it."""
-        values = {name for name in self._storage_after["backward"][0] if name.endswith(".value")}
-        return self.memory.plan.needed("backward") | {name for name in values if not self.memory.plan.shares(name)}
+        return self.memory.plan.needed("backward")
 
     @cached_property
     def _storage_after(self) -> dict[str, tuple[set[str], set[str]]]:
@@ -201,7 +200,8 @@ class Executable:
         values = converted(np.asarray(values), DTYPES[buffer.dtype])
         given = len(values)
         rest = given < buffer.shape[0] and bool(buffer.items)
-        self.pin(storage)
+        if not self.memory.is_own(storage):
+            self.pin(storage)
         with self.views.in_storage():
             array = self.arrays[storage]
             if not rest:

@@ -12,6 +12,9 @@ from latte.runtime.report import CompileReport
 from swirl.errors import about
 from swirl.phases import INFERENCE
 
+BATCH_ROLES = ("value", "temporary")
+"""Roles of what forward computes of a batch."""
+
 
 class Compile(Protocol):
     """Makes executables of a net; see :func:`latte.compiling.compile_graph`."""
@@ -119,7 +122,8 @@ def go_over(old: Executable, new: Executable) -> None:
                 new.write(name, old.read_whole(name))
     away = {name for step in new.compiled if step.phase != INFERENCE for name in step.fused_away}
     shared = {name for name in new.buffers if not new.memory.is_own(name)}
-    new.missing = away | old.missing.intersection(new.buffers) | shared
+    unknown = {name for name, b in new.buffers.items() if name not in old.buffers and b.role in BATCH_ROLES}
+    new.missing = away | old.missing.intersection(new.buffers) | shared | unknown
     new.memory.recall(old.memory)
     new.has_run.clear()
     new.views.follow(old.views, places)
