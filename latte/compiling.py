@@ -6,29 +6,41 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from latte.autodiff.differentiated import differentiate
+from latte.explain.memory import MemoryReport, report_of, scratch_bytes
 from latte.frontend.lowered import lower_layers
 from latte.model.checks import is_integer
 from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.model.source_location import Located, user_location, user_stacklevel
-from latte.planning.plan import planning
-from latte.runtime.executable import Executable, bind
-from latte.runtime.kernels import compile_kernels
+from latte.planning.memory import TRAINING, MemoryPlan
+from latte.planning.plan import Plan, make_plan, planning
+from latte.runtime.arranging import arranged, execution_order
+from latte.runtime.executable import Executable, bind, net_buffers
+from latte.runtime.kernels import GeneratedPhase, compile_kernels, generated_kernels
+from latte.runtime.memory import check_fits
 from latte.runtime.report import CompileReport, FixedSize, Times, make_report
 from latte.runtime.session import Session
 from swirl.alone import alone
 from swirl.config import MAX_THREADS, settings
-from swirl.errors import DeclarationError, TargetError
+from swirl.errors import DeclarationError, DoesNotFit, TargetError
+from swirl.ir.buffers import DTYPES
 from swirl.jit import Progress, progress_bar
 from swirl.kept_schedules import KeptSchedules
 from swirl.memo import Memos
+from swirl.memory import machine_bytes
 from swirl.phases import INFERENCE
 from swirl.runner import Runner
 from swirl.target import Target, resolve_target
+
+PADDED = 2
+"""How many times what is declared all arrays take at the most: with padding, copies, and what the compiler adds."""
 
 
 @alone
@@ -72,13 +84,66 @@ def compile_graph(
             differentiated.programs()
         steps = planning(graph, differentiated, kept, scheduling)
         phases = None if trains else (INFERENCE,)
-        plan, kernels = compile_kernels(steps, target, times, progress=compiling, dump=dump, phases=phases)
+        check = partial(_check_memory, graph, batch_size, trains) if _is_large(graph, batch_size) else None
+        plan, kernels = compile_kernels(steps, target, times, check=check, progress=compiling, dump=dump, phases=phases)
         with times("binding"):
             executable = bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
     built, units = (kernel.built for kernel in kernels), len(plan.units)
     seconds, known = perf_counter() - start, units - min(units, kept.computed)
     fixed = [FixedSize(k.unit.name, k.phase, k.fixed) for k in kernels if k.fixed and batch_size > 1]
     return executable, make_report(built, seconds, times.seconds, units, known, plan.untuned, fixed)
+
+
+def planned_memory(graph: Graph, target: str | None = None) -> MemoryReport:
+    """The memory that a net will need for its batch size. Everything is planned; nothing is compiled or allocated.
+
+    Args:
+        graph: of the net.
+        target: what code would be made for; by default the best that the machine runs.
+
+    Raises:
+        LatteError: see :func:`compile_graph`.
+    """
+    made_for, batch_size = resolve_target(target), graph.settings.batch_size
+    with Located(), Memos() as memos, KeptSchedules(memos, made_for) as kept:
+        plan = make_plan(graph, differentiate(graph, lower_layers(graph, batch_size)), kept)
+        order, memory = _arranged(graph, plan, generated_kernels(plan), batch_size)
+        return report_of(graph, memory, batch_size, scratch_bytes(order, made_for, settings().threads))
+
+
+def _arranged(
+    graph: Graph, plan: Plan, phases: Sequence[GeneratedPhase], batch_size: int
+) -> tuple[dict[str, list[GeneratedPhase]], MemoryPlan]:
+    """The kernels of a plan in the order in which they would run, and their memory."""
+    buffers = net_buffers(graph, batch_size, phases, plan.layouts)
+    return arranged(graph, plan, buffers, execution_order(phases))
+
+
+def _is_large(graph: Graph, batch_size: int) -> bool:
+    """Whether there is a doubt that a net fits into the machine."""
+    fields = [spec for ensemble in graph.ensembles for spec in ensemble.fields(batch_size).values()]
+    declared = sum(prod(spec.shape) * np.dtype(DTYPES[spec.dtype]).itemsize for spec in fields)
+    return PADDED * declared > machine_bytes()
+
+
+def _check_memory(graph: Graph, batch_size: int, trains: bool, plan: Plan, phases: Sequence[GeneratedPhase]) -> None:
+    """Refuse a net whose inference does not fit into the machine, before it is compiled; warn of one that cannot be
+    trained there.
+
+    Raises:
+        DoesNotFit: with its numbers.
+    """
+    memory = _arranged(graph, plan, phases, batch_size)[1]
+    check_fits(memory, INFERENCE)
+    try:
+        check_fits(memory, TRAINING)
+    except DoesNotFit as error:
+        if trains:
+            warnings.warn(f"{error}; inference fits", DoesNotTrain, stacklevel=user_stacklevel())
+
+
+class DoesNotTrain(UserWarning):
+    """A training step of a net would not fit into the machine's memory: it is refused when it is asked for."""
 
 
 def new_session(graph: Graph, target: str | None, threads: int | None, progress: bool) -> Session:

@@ -10,8 +10,7 @@ import numpy as np
 
 from latte.compiling import new_session
 from latte.copied import Copied
-from latte.explain.explanation import Explanation, explain
-from latte.explain.summary import Summary, summary
+from latte.looking import Looking
 from latte.model.checks import of_an_instance
 from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import ActivationEnsemble
@@ -21,25 +20,21 @@ from latte.model.neuron import Neuron
 from latte.model.settings import NetSettings, Setting
 from latte.model.source_location import user_location
 from latte.planning.chains import use_recipe
-from latte.profiling.measuring import profile
-from latte.profiling.profile import Profile
 from latte.runtime.accessors import Accessors
 from latte.runtime.callbacks import History
 from latte.runtime.checkpoint import Resumable, load, save
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
-from latte.runtime.gradient_check import GradientCheck, check_gradients
 from latte.runtime.incompatible import IncompatibleKeys
 from latte.runtime.measures import Measure
 from latte.runtime.report import CompileReport
 from latte.runtime.session import Session
 from latte.runtime.state_dict import load_state_dict, state_dict
-from latte.runtime.timings import Timings, timings
 from latte.runtime.training import fit
 from swirl.errors import CommandError, TrainingError
 
 
-class Net(Copied):
+class Net(Copied, Looking):
     """A net for batches of ``batch_size`` items.
 
     Args:
@@ -48,15 +43,24 @@ class Net(Copied):
         keep: ``"all"``: every layer's value and gradient can be read, and none is fused away; see :meth:`keep`.
         compat: the original's rules: activations work in place (who reads their source later, or its value, gets
             theirs), everything is kept, commands that do not apply are skipped. By default what ``LATTE_COMPAT`` says.
+        memory: ``"less"``: of forward's values those are kept at which all paths of the net meet, and ``backward``
+            computes the others again; the results are the same to the last bit.
 
     Raises:
-        DeclarationError: if the batch size is not a positive integer, or the seed is negative or too large.
+        DeclarationError: if the batch size is not a positive integer, the seed is negative or too large, or all is to
+            be kept in less memory.
     """
 
     def __init__(
-        self, batch_size: int, *, seed: int | None = None, keep: str | None = None, compat: bool | None = None
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        keep: str | None = None,
+        compat: bool | None = None,
+        memory: str | None = None,
     ):
-        self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat))
+        self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat, memory))
         self.nowait = False  # of the original; has no effect
         self._session: Session | None = None
         self._asked: tuple[str | None, int | None] = None, None  # target and threads
@@ -374,27 +378,3 @@ class Net(Copied):
         """Set them, from PyTorch's too; ``strict=False`` takes what fits, and returns what does not; see
         :func:`latte.runtime.state_dict.load_state_dict`."""
         return load_state_dict(self.session, state, names, strict)
-
-    # --- looking --------------------------------------------------------------------------------------------
-    def summary(self) -> Summary:
-        """Layers, shapes, parameters, memory, operations; see :func:`latte.explain.summary.summary`."""
-        return summary(self.graph, self.executable if self.compiled else None)
-
-    def explain(self, ensemble: Ensemble | str, phase: str | None = None) -> Explanation:
-        """What the compiler did with an ensemble; see :func:`latte.explain.explanation.explain`."""
-        self.session.settle()
-        return explain(self.executable, ensemble, phase)
-
-    def check_gradients(
-        self, layer: Ensemble | str | None = None, *, batch_size: int | None = None, directions: int = 3
-    ) -> GradientCheck:
-        """Compare gradients with differences of forward; see :func:`latte.runtime.gradient_check.check_gradients`."""
-        return check_gradients(self.graph, layer, batch_size=batch_size, directions=directions)
-
-    def timings(self, phase: str = "forward", repeat: int = 10) -> Timings:
-        """How long each layer takes; see :func:`latte.runtime.timings.timings`."""
-        return timings(self.session, phase, repeat)
-
-    def profile(self, repeat: int = 10) -> Profile:
-        """How long each loop nest takes, beside the machine's limits; see :func:`latte.profiling.measuring.profile`."""
-        return profile(self.session, repeat)

@@ -92,6 +92,10 @@ class TrainingError(LatteError):
     """Training cannot continue (no loss, NaN in the loss, phase not compiled)."""
 
 
+class DoesNotFit(LatteError):
+    """A net needs more memory than the machine has; nothing has been allocated."""
+
+
 class ValidationError(LatteError):
     """A program breaks the grammar of the intermediate representation: a defect of the stage that made it."""
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from latte.runtime.executable import Executable
 from tests.lowered import lowered
+from tests.poison import run_poisoned
 
 # Programs are trees without cycles. Python looks for cycles after so many allocations, and so through all trees again
 # and again: an eighth of the time. Instead it does after each test, and only through what the test has made.
@@ -21,6 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every", type=int, default=1, metavar="N", help="of each test's cases the first, and each Nth after"
     )
+
+    parser.addoption("--poison", action="store_true", help="fill dead memory with NaN between the kernels of every net")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What ``--poison`` asks for."""
+    if config.getoption("--poison"):
+        Executable.run = run_poisoned  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(trylast=True)  # of those that -k and -m have left

@@ -170,6 +170,6 @@ def poison(net: Net) -> None:
     """Let what memory holds of items that the current batch does not have be what no result may come from."""
     executable = net.executable
     for name, buffer in executable.buffers.items():
-        array = executable.arrays[name]
-        if buffer.items and array.shape[0] == buffer.items and array.dtype.kind == "f":
+        array = None if name in executable.missing else executable.memory.known(name)
+        if array is not None and buffer.items and array.shape[0] == buffer.items and array.dtype.kind == "f":
             array[executable.items :] = np.nan

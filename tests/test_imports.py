@@ -56,6 +56,7 @@ LATTE = (
     {"profiling"},
     {"compiling"},
     {"copied"},
+    {"looking"},
     {"net"},
     {"solver", "layers", "training", "data"},
     {"tools"},

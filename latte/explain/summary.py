@@ -99,7 +99,7 @@ class Summary:
 
     @property
     def memory(self) -> int:
-        """Bytes of all arrays; a solver's are not in it."""
+        """Bytes of all arrays, each by itself (``net.memory()`` tells what they take together); without a solver's."""
         return self.others + sum(row.memory for row in self.layers)
 
     @property
@@ -175,7 +175,7 @@ def summary(graph: Graph, executable: Executable | None = None) -> Summary:
         for spec in (spec for e in graph.ensembles for spec in e.fields().values() if spec.storage in frozen):
             bytes_of.pop(spec.gradient.storage, None)
     else:
-        bytes_of = {name: array.nbytes for name, array in executable.arrays.items()}
+        bytes_of = {name: buffer.nbytes for name, buffer in executable.buffers.items()}
     rows = []
     for ensemble in graph.ensembles:
         own = [spec for spec in ensemble.fields(batch_size).values() if spec.role == "param"]

@@ -25,6 +25,7 @@ class NetSettings:
         batch_size: items in a batch.
         seed: of all random numbers.
         keeps_all: whether every layer's value and gradient can be read.
+        memory: ``"less"`` where backward computes values again instead of keeping them.
         force_backward: whether gradients of data are computed.
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
         freezing: what does not train.
@@ -36,6 +37,7 @@ class NetSettings:
     batch_size: int
     seed: int
     keeps_all: bool = False
+    memory: str | None = None
     force_backward: bool = False
     compat: bool = False
     compiled: bool = False
@@ -44,12 +46,14 @@ class NetSettings:
     origin: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod
-    def of(batch_size: int, seed: int | None, keep: str | None, compat: bool | None = None) -> NetSettings:
+    def of(
+        batch_size: int, seed: int | None, keep: str | None, compat: bool | None = None, memory: str | None = None
+    ) -> NetSettings:
         """Checked settings; see :class:`latte.net.Net`.
 
         Raises:
-            DeclarationError: the batch size is not a positive integer, the seed is negative or too large, ``keep`` or
-                ``compat`` is something else.
+            DeclarationError: the batch size is not a positive integer, the seed is negative or too large, ``keep``,
+                ``compat`` or ``memory`` is something else, or all is to be kept in less memory.
         """
         if not is_size(batch_size):
             raise DeclarationError(
@@ -66,9 +70,21 @@ class NetSettings:
             )
         if compat is not None and not is_flag(compat):
             raise DeclarationError(f"compat must be True or False, not {compat!r}", location=user_location())
+        if memory is not None and not (isinstance(memory, str) and memory == "less"):
+            raise DeclarationError(
+                f"memory must be 'less', not {memory!r}",
+                location=user_location(),
+                way_out="by default values are kept as long as they are needed",
+            )
         in_place = compatibility() if compat is None else bool(compat)
+        if memory is not None and (keep == "all" or in_place):
+            raise DeclarationError(
+                "a net that keeps all values cannot have less memory",
+                location=user_location(),
+                way_out="net.keep(conv1) keeps one layer",
+            )
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
-        return NetSettings(int(batch_size), drawn, keep == "all" or in_place, compat=in_place)
+        return NetSettings(int(batch_size), drawn, keep == "all" or in_place, memory, compat=in_place)
 
 
 class Setting(Generic[T]):

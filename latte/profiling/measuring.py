@@ -105,16 +105,16 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
     executable, runner = session.executable, session.runner
     limits = Limits(executable.plan.target, runner)
     forward = len(executable.order["forward"])
-    apart = {
-        name: runner.phase(
+    apart = {}
+    for name, part in zip(TRAINING, (nests[:forward], nests[forward:]), strict=True):
+        executable.memory.ready(name)
+        apart[name] = runner.phase(
             [
-                (nest.kernel, [executable.arrays[nest.program.buffers[buffer].name] for buffer in nest.buffers])
-                for several in part
+                (nest.kernel, executable.memory.table(name, position, _storage(nest)))
+                for position, several in enumerate(part)
                 for nest in several
             ]
         )
-        for name, part in zip(TRAINING, (nests[:forward], nests[forward:]), strict=True)
-    }
 
     def by_nest(name: str) -> list[float]:
         with executable.views.in_storage():
@@ -138,6 +138,11 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
         Rates(peak, level2, level3, memory),
         runner.threads,
     )
+
+
+def _storage(nest: LoopNest) -> list[str]:
+    """Of the pointer table of its kernel."""
+    return [nest.program.buffers[buffer].name for buffer in nest.buffers]
 
 
 def _step(session: Session, run: Run) -> list[float]:

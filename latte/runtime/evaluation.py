@@ -199,6 +199,7 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
     with whole_batches_after(session):
         for numbers, arrays in batches.in_order():
             session.set_batch(*arrays, numbers=numbers, finite=batches.finite, layers=layers, trains=False)
+            session.executable.pin(f"{chosen.name}.value")
             session.infer()
             collected.append(session.executable.read(f"{chosen.name}.value"))
     session.loss, session.accuracy = loss, accuracy  # without labels, those of these batches mean nothing

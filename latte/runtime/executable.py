@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,13 +12,14 @@ from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.plan import Plan
+from latte.runtime.arranging import arranged, execution_order
 from latte.runtime.data import converted
-from latte.runtime.kernels import CompiledPhase
+from latte.runtime.kernels import CompiledPhase, GeneratedPhase
+from latte.runtime.memory import Memory
 from latte.runtime.views import Views
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.item_numbers import value_of
-from swirl.memory import allocate
 from swirl.phases import INFERENCE
 from swirl.runner import Phase, Runner
 
@@ -36,13 +37,13 @@ class Executable:
         plan: that its kernels were made by.
         batch_size: items in a batch.
         buffers: storage → what it holds, with its layout.
-        arrays: storage → memory.
+        memory: storage → memory.
         compiled: the kernels.
-        phases: ``forward``, ``inference`` and ``backward``, ready to run.
-        order: the kernels of each of them.
+        runner: whose threads run the phases.
+        order: the kernels of ``forward``, ``inference`` and ``backward``, as they run.
         trains: whether it has all phases; otherwise the kernels of inference alone.
         has_run: those of them that have run on the current batch.
-        missing: storage that has been fused away in the phases that ran last.
+        missing: storage that has been fused away, or overwritten, in the phases that ran last.
         views: what users hold of storage.
         loss_weights: by the losses' names, as they were last written to their gradients.
         items: those of the current batch, at most ``batch_size``.
@@ -52,9 +53,9 @@ class Executable:
     plan: Plan
     batch_size: int
     buffers: dict[str, Buffer]
-    arrays: dict[str, np.ndarray]
+    memory: Memory
     compiled: list[CompiledPhase]
-    phases: dict[str, Phase]
+    runner: Runner
     order: dict[str, list[CompiledPhase]]
     trains: bool = True
     has_run: set[str] = field(default_factory=set)
@@ -62,6 +63,12 @@ class Executable:
     views: Views = field(default_factory=Views)
     loss_weights: dict[str, float] = field(default_factory=dict)
     items: int = 0
+    _phases: dict[tuple[str, bool], tuple[object, Phase]] = field(default_factory=dict)
+
+    @property
+    def arrays(self) -> Memory:
+        """Storage → memory, as the phase that ran last has left it."""
+        return self.memory
 
     def __post_init__(self) -> None:
         self.set_items(self.items or self.batch_size)
@@ -92,13 +99,48 @@ class Executable:
     def run(self, phase: str) -> None:
         """Run ``forward``, ``inference`` or ``backward`` (gradients of inputs and of parameters)."""
         with self.views.in_storage():
-            self.phases[phase].run()
+            self._prepared(phase).run()
         self._ran(phase)
+
+    def _prepared(self, phase: str) -> Phase:
+        """A phase that can run: what it needs is there, or is computed again."""
+        if phase == "forward":
+            self.memory.ready(phase)
+            self.memory.remember()
+        elif phase == "backward" and not self._needed_by_backward.isdisjoint(self.missing):
+            self._phase("forward", again=True).run()
+            self._count("forward")
+        return self._phase(phase)
+
+    def _phase(self, phase: str, again: bool = False) -> Phase:
+        """A phase with its pointer tables; ``again`` changes no state."""
+        self.memory.ready(phase)
+        version, made = self._phases.get((phase, again), (None, None))
+        if made is None or version != self.memory.version:
+            made = self.runner.phase([(step.kernel, table) for step, table in self.tables(phase, again)])
+            self._phases[phase, again] = self.memory.version, made
+        return made
+
+    def tables(self, phase: str, again: bool = False) -> Iterator[tuple[CompiledPhase, list[np.ndarray]]]:
+        """The kernels of a phase that is ready, with the arrays of their pointer tables."""
+        for position, step in enumerate(self.order[phase]):
+            storage = [step.bound[name] for name in step.source.buffers]
+            yield step, self.memory.table(phase, position, storage, again)
 
     def _ran(self, phase: str) -> None:
         self.has_run.add(phase)
+        self._count(phase)
+
+    def _count(self, phase: str) -> None:
+        """What is missing after a phase."""
         touched, away = self._storage_after[phase]
-        self.missing = (self.missing - touched) | away
+        self.memory.phase = phase
+        self.missing = (self.missing - touched) | away | self.memory.overwritten(phase)
+
+    @cached_property
+    def _needed_by_backward(self) -> set[str]:
+        """The storage whose contents backward needs, as forward has left it."""
+        return self.memory.plan.needed("backward")
 
     @cached_property
     def _storage_after(self) -> dict[str, tuple[set[str], set[str]]]:
@@ -113,14 +155,14 @@ class Executable:
         return found
 
     @cached_property
-    def learned_memory(self) -> tuple[int, ...]:
-        """Equal for executables whose parameters, and gradients of parameters, are the same memory."""
-        return tuple(id(self.arrays[n]) for n, b in self.buffers.items() if b.role in ("param", "param_grad"))
+    def learned_memory(self) -> Hashable:
+        """Equal for executables of a net whose parameters, and gradients of parameters, are the same memory."""
+        return self.memory.identity(name for name, b in self.buffers.items() if b.role in ("param", "param_grad"))
 
     def run_timed(self, phase: str) -> list[tuple[str, str, float]]:
         """Run a phase; (ensemble, phase, seconds) of every kernel."""
         with self.views.in_storage():
-            seconds = self.phases[phase].run_timed()
+            seconds = self._prepared(phase).run_timed()
         self._ran(phase)
         return [(c.unit.name, c.phase, s) for c, s in zip(self.order[phase], seconds, strict=True)]
 
@@ -128,12 +170,14 @@ class Executable:
         """The logical values of a buffer, as a new array: those of the items of the current batch.
 
         Raises:
-            DataError: no phase of this net computes the buffer, or it has been fused away.
+            DataError: no phase of this net computes the buffer, or it has been fused away or overwritten.
         """
         buffer = self.buffer(storage)
         if storage in self.missing:
-            raise self._fused_away(storage)
-        array = self.arrays[storage]
+            raise self._missing(storage)
+        array = self.memory.known(storage)
+        if array is None:
+            return np.zeros(self.shape(storage), DTYPES[buffer.dtype])
         with self.views.in_storage():
             if self.items < self.batch_size and _items_outermost(buffer):
                 array = array[: self.items]
@@ -143,9 +187,11 @@ class Executable:
 
     def read_whole(self, storage: str) -> np.ndarray:
         """The same of all items of a whole batch, whatever the current one is."""
-        buffer = self.buffer(storage)
+        buffer, array = self.buffer(storage), self.memory.known(storage)
+        if array is None:
+            return np.zeros(buffer.shape, DTYPES[buffer.dtype])
         with self.views.in_storage():
-            return buffer.layout.unpack(self.arrays[storage], buffer.shape)
+            return buffer.layout.unpack(array, buffer.shape)
 
     def write(self, storage: str, values: np.ndarray) -> None:
         """Set a buffer from logical values, of all its items or of the first ones. The other items of data get those of
@@ -154,6 +200,8 @@ class Executable:
         values = converted(np.asarray(values), DTYPES[buffer.dtype])
         given = len(values)
         rest = given < buffer.shape[0] and bool(buffer.items)
+        if not self.memory.is_own(storage):
+            self.pin(storage)
         with self.views.in_storage():
             array = self.arrays[storage]
             if not rest:
@@ -169,10 +217,25 @@ class Executable:
                 if buffer.role == "value":
                     every[given:] = values[-1]
                 array[...] = buffer.layout.pack(every)
+        self.missing.discard(storage)
+
+    def clear(self, storage: str) -> None:
+        """Set a buffer to zero."""
+        if (array := self.memory.known(storage)) is not None:
+            array[...] = 0
+
+    def pin(self, storage: str) -> None:
+        """Give a storage memory of its own, which no other overwrites, from now on."""
+        self.memory.pin(storage, storage not in self.missing)
+
+    def pin_all(self) -> None:
+        """Let nothing share memory from now on: phases run by themselves again and again, and all is there to read."""
+        for storage in self.buffers:
+            self.pin(storage)
 
     def view(self, storage: str) -> np.ndarray:
         """The storage itself, without its halo and with the logical order of dimensions; or an array that stands for
-        it, if it is blocked: see :class:`latte.runtime.views.Views`.
+        it, if it is blocked: see :class:`latte.runtime.views.Views`. It has memory of its own from now on.
 
         Raises:
             DataError: some phase has fused the buffer away, so that its storage would be out of date then.
@@ -180,14 +243,13 @@ class Executable:
         buffer = self.buffer(storage)
         if any(storage in step.fused_away for step in self.compiled):
             raise self._fused_away(storage)
+        self.pin(storage)
         return self.views.view(self.arrays[storage], buffer)
 
-    def shown(self) -> dict[str, np.ndarray]:
-        """All memory by storage. Integers, which kernels may use as subscripts without a check, are read-only."""
-        found = {name: array.view() for name, array in self.arrays.items()}
-        for name, array in found.items():
-            array.flags.writeable = self.buffers[name].role == "scalar" or array.dtype.kind not in "iu"
-        return found
+    def shown(self) -> Mapping[str, np.ndarray]:
+        """All memory by storage; what is looked at has memory of its own from now on. Integers, which kernels may use
+        as subscripts without a check, are read-only."""
+        return _Shown(self)
 
     def buffer(self, storage: str) -> Buffer:
         """The buffer with its layout.
@@ -228,6 +290,18 @@ class Executable:
         """Whether some phase computes it only inside of a chain's loops."""
         return any(storage in step.fused_away for step in self.compiled)
 
+    def _missing(self, storage: str) -> DataError:
+        """The error where the contents of a storage are gone."""
+        if storage in self._storage_after[self.memory.phase][1] or not self.memory.plan.shares(storage):
+            return self._fused_away(storage)
+        name, _, field = storage.partition(".")
+        return DataError(
+            f"{storage} has been overwritten: nothing in the net needs it any more, and others have its memory",
+            location=user_location(),
+            way_out=f'net.keep({name}) before compile() keeps it, Net(batch_size, keep="all") keeps all; a view, '
+            f"{name}.get_{field}_view(), keeps it from the next run on",
+        )
+
     def _fused_away(self, storage: str) -> DataError:
         step = next((s for s in self.compiled if storage in s.fused_away), None)
         within = f" into {step.unit.name}" if step is not None else ""
@@ -265,16 +339,44 @@ def bind(
     Raises:
         TrainingError: parameters would have another layout than those of ``shared``.
     """
-    buffers = _buffers(graph, batch_size, compiled, plan.layouts)
-    arrays = _arrays(buffers, shared, variants, runner)
-    order = execution_order(compiled)
-    phases = {name: runner.phase([(c.kernel, _table(c, arrays)) for c in steps]) for name, steps in order.items()}
-    made = Executable(graph, plan, batch_size, buffers, arrays, compiled, phases, order, trains)
-    made.missing = set().union(*(step.fused_away for step in compiled if step.phase != "inference"))
+    buffers = net_buffers(graph, batch_size, compiled, plan.layouts)
+    order, planned = arranged(graph, plan, buffers, execution_order(compiled))
+    others = [each.memory for each in ((shared,) if shared is not None else variants)]
+    memory = Memory(
+        planned,
+        runner,
+        _lasting(buffers, shared),
+        learned=others[0].learned if others else None,
+        own=variants[0].memory.own if variants else None,
+    )
+    made = Executable(graph, plan, batch_size, buffers, memory, compiled, runner, order, trains)
+    made.missing = set().union(*(step.fused_away for step in compiled if step.phase != INFERENCE))
     if shared is not None:
         made.views = shared.views
     _initialise(made, shared is None and not variants)
     return made
+
+
+class _Shown(Mapping[str, np.ndarray]):
+    """The memory of an executable, for users; see :meth:`Executable.shown`."""
+
+    def __init__(self, executable: Executable):
+        self._executable = executable
+
+    def __getitem__(self, storage: str) -> np.ndarray:
+        executable = self._executable
+        if storage not in executable.buffers:
+            raise KeyError(storage)
+        executable.pin(storage)
+        array = executable.arrays[storage].view()
+        array.flags.writeable = executable.buffers[storage].role == "scalar" or array.dtype.kind not in "iu"
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._executable.buffers)
+
+    def __len__(self) -> int:
+        return len(self._executable.buffers)
 
 
 def _items_outermost(buffer: Buffer) -> bool:
@@ -285,28 +387,8 @@ def _items_outermost(buffer: Buffer) -> bool:
     return bool(buffer.items) and first and whole
 
 
-def _table(compiled: CompiledPhase, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    return [arrays[compiled.bound[name]] for name in compiled.source.buffers]
-
-
-def execution_order(compiled: list[CompiledPhase]) -> dict[str, list[CompiledPhase]]:
-    """The kernels of each phase of the net in the order of execution: backward, then update, layer by layer (chain by
-    chain)."""
-    backwards = [c for c in reversed(compiled) if c.phase in ("backward", "update")]
-    chain_of = {member.name: c.unit.name for c in backwards if c.unit.joined for member in c.unit.members}
-    groups: dict[str, list[CompiledPhase]] = {}
-    for c in backwards:
-        groups.setdefault(chain_of.get(c.unit.members[0].name, c.unit.name), []).append(c)
-    by_layer = [c for group in groups.values() for phase in ("backward", "update") for c in group if c.phase == phase]
-    return {
-        "forward": [c for c in compiled if c.phase == "forward"],
-        "inference": [c for c in compiled if c.phase == "inference"],
-        "backward": by_layer,
-    }
-
-
-def _buffers(
-    graph: Graph, batch_size: int, compiled: list[CompiledPhase], layouts: Mapping[str, Layout]
+def net_buffers(
+    graph: Graph, batch_size: int, compiled: Sequence[GeneratedPhase], layouts: Mapping[str, Layout]
 ) -> dict[str, Buffer]:
     """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
     result: dict[str, Buffer] = {}
@@ -327,34 +409,26 @@ def _buffers(
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
 
 
-def _logical(item: CompiledPhase) -> Iterable[Buffer]:
+def _logical(item: GeneratedPhase) -> Iterable[Buffer]:
     """The buffers that are left in the end, with their first shapes: commands and layouts may change those."""
     return (item.declared[name] for name in sorted(item.storage))
 
 
-def _arrays(
-    buffers: Mapping[str, Buffer], shared: Executable | None, variants: Sequence[Executable], runner: Runner
-) -> dict[str, np.ndarray]:
-    reused = {}
-    for name, buffer in buffers.items():
-        alike = (each for each in variants if name in each.arrays and _same_memory(each.buffers[name], buffer))
-        if (donor := next(alike, None)) is not None:
-            reused[name] = donor.arrays[name]
-    if shared is not None:
-        for name, buffer in buffers.items():
-            if buffer.role in SHARED_ROLES and not buffer.formula and name in shared.arrays:
-                if shared.buffers[name].layout != buffer.layout:
-                    raise TrainingError(
-                        f"{name} would be laid out differently for another batch size",
-                        way_out="let the recipe's tiles of parameters not depend on the batch size",
-                    )
-                reused[name] = shared.arrays[name]
-    new = {name: (b.physical_shape, DTYPES[b.dtype]) for name, b in buffers.items() if name not in reused}
-    return {**allocate(new, runner), **reused}
+def _lasting(buffers: Mapping[str, Buffer], shared: Executable | None) -> list[str]:
+    """The storage that all batch sizes have in common.
 
-
-def _same_memory(one: Buffer, other: Buffer) -> bool:
-    return (one.layout, one.shape, one.dtype) == (other.layout, other.shape, other.dtype)
+    Raises:
+        TrainingError: it would have another layout than that of ``shared``.
+    """
+    found = [name for name, buffer in buffers.items() if buffer.role in SHARED_ROLES and not buffer.formula]
+    known = {} if shared is None else shared.buffers
+    for name in found:
+        if name in known and known[name].layout != buffers[name].layout:
+            raise TrainingError(
+                f"{name} would be laid out differently for another batch size",
+                way_out="let the recipe's tiles of parameters not depend on the batch size",
+            )
+    return found
 
 
 def _initialise(executable: Executable, everything: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -52,14 +52,6 @@ class GeneratedPhase:
         """The nests that the C++ is made of."""
         return self.stages[-1].program
 
-
-@dataclass(frozen=True)
-class CompiledPhase(GeneratedPhase):
-    """The same with its kernel, loaded."""
-
-    kernel: Kernel
-    built: Built
-
     @property
     def ensemble(self) -> Ensemble:
         """The layer; of a chain, the last one, whose value it computes."""
@@ -77,11 +69,25 @@ class CompiledPhase(GeneratedPhase):
         return (before & set(self.unit.region.internal.get(self.phase, ()))) - self.storage
 
 
+@dataclass(frozen=True)
+class CompiledPhase(GeneratedPhase):
+    """The same with its kernel, loaded."""
+
+    kernel: Kernel
+    built: Built
+
+
+def generated_kernels(plan: Plan) -> list[GeneratedPhase]:
+    """All phases of a plan with their C++, not compiled."""
+    return [_generated(item, phase, plan, None) for item in plan.scheduled for phase in _wanted(item, None)]
+
+
 def compile_kernels(
     steps: Generator[tuple[ScheduledUnit, PlanState], None, Plan],
     target: Target,
     times: Times,
     *,
+    check: Callable[[Plan, Sequence[GeneratedPhase]], None] | None = None,
     progress: Progress | None = None,
     dump: Path | None = None,
     phases: Collection[str] | None = None,
@@ -93,6 +99,7 @@ def compile_kernels(
         steps: of planning; see :func:`latte.planning.plan.planning`.
         target: what code is made for.
         times: what planning, generating and compiling take is added to it.
+        check: of the plan with its C++, before anything is compiled: it raises if it refuses the plan.
         progress: told of every kernel compiled (done, total, name).
         dump: a folder for the stages, each a file that runs.
         phases: those that are wanted; all by default.
@@ -106,7 +113,7 @@ def compile_kernels(
 
     def sources() -> Iterator[KernelSource]:
         for unit, state in _settled(steps, times, plans):
-            for phase in _wanted(unit, phases):
+            for phase in _wanted(unit, phases) if check is None else ():
                 with times("generating"):
                     kernel = _kernel(unit, phase, state, target)
                 yield kernel.source  # a chain that declines afterwards may leave it unused
@@ -115,7 +122,11 @@ def compile_kernels(
             for phase in _wanted(item, phases):
                 with times("generating"):
                     generated.append(_generated(item, phase, plan, dump))
-                yield generated[-1].source
+                if check is None:
+                    yield generated[-1].source
+        if check is not None:
+            check(plan, generated)
+            yield from (each.source for each in generated)
 
     started, before = perf_counter(), times.total
     every = build(sources(), target, progress=progress)
@@ -124,8 +135,10 @@ def compile_kernels(
     if dump is not None:
         for each, made in zip(generated, built, strict=True):
             dump_kernel(dump / each.unit.name / each.phase, each.source, made.command)
+    parts = [part.name for part in fields(GeneratedPhase)]
     kernels = [
-        CompiledPhase(**vars(each), kernel=load(made), built=made) for each, made in zip(generated, built, strict=True)
+        CompiledPhase(**{name: getattr(each, name) for name in parts}, kernel=load(made), built=made)
+        for each, made in zip(generated, built, strict=True)
     ]
     return plans[0], kernels
 

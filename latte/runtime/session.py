@@ -108,7 +108,7 @@ class Session:
         if new.trains:
             self.seeds.start(new)
         if self._accumulate:  # gradients that the other has not computed have nothing to be added to
-            self._zero(lambda buffer: _is_parameter_gradient(buffer) and buffer.name not in old.arrays, new)
+            self._zero(lambda buffer: _is_parameter_gradient(buffer) and buffer.name not in old.buffers, new)
 
     @property
     def report(self) -> CompileReport:
@@ -178,10 +178,7 @@ class Session:
         """The net again, with readers that add to the gradients that the user gives."""
         old, has_run = self.executable, set(self.executable.has_run)
         self._go_on_with(self._variants.again(old, self.whole))
-        self.executable.has_run = has_run
-        lost = {name for name in old.missing if name.endswith(".value")}
-        if any(lost & step.storage for step in self.executable.order["backward"]):
-            self.executable.has_run.discard("forward")  # backward reads what has been fused away until now
+        self.executable.has_run = has_run  # backward computes what it needs of forward again
 
     # --- data -----------------------------------------------------------------------------------------------
     @one_at_a_time
@@ -404,8 +401,8 @@ class Session:
     def _zero(self, which: Callable[[Buffer], bool], executable: Executable) -> None:
         with executable.views.in_storage():
             for name, buffer in executable.buffers.items():
-                if which(buffer):
-                    executable.arrays[name][...] = 0
+                if which(buffer) and name not in executable.missing:
+                    executable.clear(name)
 
 
 def _is_parameter_gradient(buffer: Buffer) -> bool:

@@ -149,18 +149,13 @@ def as_before(executable: Executable, values: bool = False) -> Iterator[None]:
     """
     kept_roles = (*KEPT_ROLES, "value", "grad") if values else KEPT_ROLES
     with executable.views.in_storage():
-        kept = {
-            name: executable.arrays[name].copy()
-            for name, buffer in executable.buffers.items()
-            if buffer.role in kept_roles
-        }
-    has_run, missing = set(executable.has_run), set(executable.missing)
+        restore = executable.memory.snapshot(kept_roles)
+    has_run, missing, phase = set(executable.has_run), set(executable.missing), executable.memory.phase
     try:
         yield
     finally:
         with executable.views.in_storage():
-            for name, array in kept.items():
-                executable.arrays[name][...] = array
+            restore()
         executable.has_run.intersection_update(has_run)
         if values:
-            executable.has_run, executable.missing = has_run, missing
+            executable.has_run, executable.missing, executable.memory.phase = has_run, missing, phase

@@ -10,6 +10,10 @@ from latte.model.graph import Graph
 from latte.runtime.executable import Executable, write_loss_weights
 from latte.runtime.report import CompileReport
 from swirl.errors import about
+from swirl.phases import INFERENCE
+
+BATCH_ROLES = ("value", "temporary")
+"""Roles of what forward computes of a batch."""
 
 
 class Compile(Protocol):
@@ -96,21 +100,31 @@ class Variants:
 
 def go_over(old: Executable, new: Executable) -> None:
     """Let one variant of a net go on where another one of the same batch size was. What is laid out alike is memory of
-    both; the rest is copied. Views that users hold show the new storage from then on.
+    both; what else has memory of its own is copied; what is in memory shared by liveness is lost. Views that users hold
+    show the new storage from then on.
 
-    What the other one has not stored is missing here, too. No phase counts as run.
+    What the other one has not stored, or this one has in shared memory, is missing here. No phase counts as run.
 
     Args:
         old: that has run last.
         new: that runs next; it may have run before.
     """
     new.set_items(old.items)
-    both = [name for name in old.arrays if name in new.arrays]
+    for name in old.memory.pinned & new.buffers.keys():
+        new.memory.pin(name, holds=False)
+    both = [name for name in old.buffers if name in new.buffers and old.memory.is_own(name) and new.memory.is_own(name)]
+    places = {}
     for name in both:
-        if new.arrays[name] is not old.arrays[name] and name not in old.missing:
-            new.write(name, old.read_whole(name))
-    away = {name for step in new.compiled if step.phase != "inference" for name in step.fused_away}
-    new.missing = away | old.missing.intersection(new.arrays)
+        array = old.memory.known(name)
+        if array is not None:
+            places[id(array)] = new.arrays[name], new.buffers[name]
+            if new.arrays[name] is not array and name not in old.missing:
+                new.write(name, old.read_whole(name))
+    away = {name for step in new.compiled if step.phase != INFERENCE for name in step.fused_away}
+    shared = {name for name in new.buffers if not new.memory.is_own(name)}
+    unknown = {name for name, b in new.buffers.items() if name not in old.buffers and b.role in BATCH_ROLES}
+    new.missing = away | old.missing.intersection(new.buffers) | shared | unknown
+    new.memory.recall(old.memory)
     new.has_run.clear()
-    new.views.follow(old.views, {id(old.arrays[n]): (new.arrays[n], new.buffers[n]) for n in both})
+    new.views.follow(old.views, places)
     write_loss_weights(new)

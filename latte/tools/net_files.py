@@ -99,10 +99,11 @@ def _stopped_before_running() -> Iterator[list[Net]]:
         nets.append(net)
         raise _Stopped
 
-    methods = {name: vars(Net)[name] for name in RUNS}
+    owners = {name: next(each for each in Net.__mro__ if name in vars(each)) for name in RUNS}
+    methods = {name: vars(owner)[name] for name, owner in owners.items()}
     try:
-        for name in RUNS:
-            setattr(Net, name, property(stop) if isinstance(methods[name], property) else stop)
+        for name, owner in owners.items():
+            setattr(owner, name, property(stop) if isinstance(methods[name], property) else stop)
         yield nets
     except _Stopped:
         pass
@@ -111,7 +112,7 @@ def _stopped_before_running() -> Iterator[list[Net]]:
             raise
     finally:
         for name, method in methods.items():
-            setattr(Net, name, method)
+            setattr(owners[name], name, method)
 
 
 def _only_net(variables: Mapping[str, object], location: str) -> Net:

@@ -128,6 +128,7 @@ def _trained(net: Net, solver: SGD | None, seeded: list[Ensemble], count: int) -
     found = {}
     for _ in range(3):
         net.set_batch(*(_random(net, generator, layer, count) for layer in net.graph.data()))
+        net.executable.pin_all()  # every value is compared
         net.forward()
         if not net.executable.order["backward"]:
             break

@@ -18,7 +18,7 @@ from latte.frontend.lowered import lower_layers
 from latte.model.graph import Graph
 from latte.planning.chains import chained_order, find_chains
 from latte.planning.units import Unit, net_units, touched, written
-from latte.runtime.executable import execution_order
+from latte.runtime.arranging import execution_order
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_cases import Layer, NetCase, NetMaker, declare
 

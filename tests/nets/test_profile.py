@@ -189,6 +189,7 @@ def test_nests_apart_compute_what_the_layers_do(chained: tuple[Net, dict[str, En
     """Bit for bit, from the same states."""
     net, _ = chained
     executable, arrays, runner = net.executable, net.executable.arrays, net.session.runner
+    executable.pin_all()  # their contents are compared
     steps = [*executable.order["forward"], *executable.order["backward"]]
     nests = [nest for several in loop_nests(steps, executable.plan.target) for nest in several]
     assert len(nests) > len(steps)

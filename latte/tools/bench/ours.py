@@ -93,6 +93,7 @@ class Layers:
                 path.write_text(up_to(self.net.explain(self.members[0]), level), encoding="utf-8")
                 self._declare(case, path)
                 self.net.compile(threads=threads, target=target)
+        self.net.executable.pin_all()  # phases are timed by themselves
         self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
 
     def _declare(self, case: Case, recipe: Path | None) -> None:
