@@ -4,6 +4,7 @@
 from latte import layers
 from latte.ensemble import Ensemble, LossEnsemble  # noqa: F401
 from latte.layers import *  # noqa: F403
+from latte.model.calls import answer_wrong_calls
 from latte.net import Net
 from latte.neuron import BiasNeuron, Constant, DataNeuron, Field, Neuron, Param, State, WeightedNeuron  # noqa: F401
 from latte.version import VERSION
@@ -14,3 +15,5 @@ __version__ = VERSION
 # Param, …) and of bodies are imported by name, from latte, latte.neuron and latte.ensemble.
 __all__ = ["Net"]
 __all__ += layers.__all__
+
+answer_wrong_calls(globals(), ["Net"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from latte.model.calls import answer_wrong_calls
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, ActivationEnsemble, DataEnsemble, LossEnsemble
 from latte.model.source_location import user_location
@@ -31,3 +32,6 @@ class EnsembleGroup:
 
     def __len__(self) -> int:
         return len(self.ensembles[-1])
+
+
+answer_wrong_calls(globals(), __all__)

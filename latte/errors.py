@@ -18,6 +18,7 @@ from swirl.errors import (
     TrainingError,
     UnknownName,
     ValidationError,
+    WrongCall,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "TrainingError",
     "UnknownName",
     "ValidationError",
+    "WrongCall",
 ]

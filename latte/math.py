@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from latte.model.calls import answer_wrong_calls
+from latte.model.checks import check_unmasked
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -104,6 +106,7 @@ def _classes(output: np.ndarray, label: np.ndarray) -> np.ndarray:
             f" {np.shape(label)}",
             location=user_location(),
         )
+    check_unmasked(output=output, label=label)
     classes = np.asarray(label).reshape(-1)
     if ((classes < 0) | (classes >= output.shape[1]) | (classes != np.floor(classes))).any():
         raise DataError(f"labels must be class numbers from 0 to {output.shape[1] - 1}", location=user_location())
@@ -119,13 +122,24 @@ def _counted(output: np.ndarray, label: np.ndarray, ignore_label: float) -> np.n
             f" not {shape} and {np.shape(label)}",
             location=user_location(),
         )
+    check_unmasked(output=output, label=label)
     pixels = label[:, 0]
     counted: np.ndarray = (pixels != ignore_label) & (pixels >= 0) & (pixels < shape[1])
     return counted
 
 
 def _same_shape(name: str, array: np.ndarray, other: np.ndarray) -> None:
+    check_unmasked(**{name: array})
     if np.shape(array) != np.shape(other):
         raise DataError(
             f"{name} has the shape {np.shape(array)}, and {np.shape(other)} is needed", location=user_location()
         )
+
+
+answer_wrong_calls(
+    globals(),
+    (
+        *("compute_softmax_loss", "softmax_loss_backprop", "compute_accuracy"),
+        *("compute_seg_softmax_loss", "seg_softmax_loss_backprop", "compute_seg_accuracy"),
+    ),
+)

@@ -258,7 +258,7 @@ class Net(Copied, Looking):
     """The share of items that the last accuracy layer has found correct."""
 
     def prepare(self, batch_size: int) -> None:
-        """Compile the net for a smaller batch size too, so that the first such batch does not wait.
+        """Compile the net for fewer items where it must be (``report.fixed``): the first such batch does not wait then.
 
         Raises:
             DataError: not 1 … ``batch_size`` of the net.
@@ -268,8 +268,8 @@ class Net(Copied, Looking):
     def set_batch(self, *arrays: Any, finite: bool = True) -> None:
         """Set the values of the data layers, in the order of their construction: ``net.set_batch(images, labels)``.
 
-        A batch smaller than ``batch_size`` is computed as such (its size is compiled the first time). Labels may have
-        shape (batch,) or (batch, 1). NaN and infinities are refused if ``finite``.
+        A batch may have fewer items than ``batch_size``: all that follows is of these alone. Labels may have shape
+        (batch,) or (batch, 1). NaN and infinities are refused if ``finite``.
 
         Raises:
             DataError: wrong number of arrays, wrong shapes or types, NaN, labels out of range. Nothing is set then.

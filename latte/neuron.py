@@ -1,5 +1,6 @@
 """The words of a layer: neurons, their fields and initial values, and what bodies may call."""
 
+from latte.model.calls import answer_wrong_calls
 from latte.model.neuron import (
     BiasNeuron,
     Constant,
@@ -81,3 +82,5 @@ __all__ = [
     "uniform_fan_in",
     "zeros",
 ]
+
+answer_wrong_calls(globals(), __all__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from latte.model.checks import is_finite
+from latte.model.calls import answer_wrong_calls
+from latte.model.checks import check_unmasked, is_finite
 from latte.model.source_location import user_location
 from swirl.errors import DataError
 
@@ -28,6 +29,7 @@ def sgd_update(
     for name, value in (("lr", lr), ("mom", mom)):
         if not is_finite(value):
             raise DataError(f"{name} must be a number, not {value!r}", location=user_location())
+    check_unmasked(param=param, grad=grad, hist=hist)
     if not np.size(param) == np.size(grad) == np.size(hist):
         raise DataError(
             f"param, grad and hist need as many elements, not {np.size(param)}, {np.size(grad)} and {np.size(hist)}",
@@ -35,3 +37,6 @@ def sgd_update(
         )
     hist[...] = mom * hist + lr * np.reshape(grad, np.shape(hist))
     param -= np.reshape(hist, np.shape(param))
+
+
+answer_wrong_calls(globals(), ["sgd_update"])

@@ -30,6 +30,7 @@ from latte.layers.recurrent import GRULayer, LSTMLayer, RNNLayer
 from latte.layers.regression import BinaryCrossEntropyLayer, HuberLossLayer, L1LossLayer, MeanSquaredErrorLayer
 from latte.layers.softmax import LogSoftmaxLayer, SoftmaxLayer
 from latte.layers.transposed_convolution import TransposedConvLayer
+from latte.model.calls import answer_wrong_calls
 
 __all__ = [
     "AccuracyLayer",
@@ -81,3 +82,5 @@ __all__ = [
     "TanhLayer",
     "TransposedConvLayer",
 ]
+
+answer_wrong_calls(globals(), __all__)

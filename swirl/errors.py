@@ -80,6 +80,10 @@ class DerivativeError(LatteError):
         self.line = line
 
 
+class WrongCall(DeclarationError, TypeError):
+    """A function is called with arguments that it does not take (Python's TypeError, too, for who expects that)."""
+
+
 class DataError(LatteError):
     """Data given at run time have the wrong shape, type or range."""
 

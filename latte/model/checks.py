@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from latte.model.source_location import user_location
-from swirl.errors import CommandError, DeclarationError, LatteError
+from swirl.errors import CommandError, DataError, DeclarationError, LatteError
 from swirl.ir.hints import is_name
 from swirl.ir.spelling import normalised
 
@@ -114,6 +114,26 @@ def misfit(
         return f"{needed} are needed; {place_of(place)} is {values[place]}"
     at = f"at {list(place)} it is" if place else "it is"
     return f"{needed} are needed; {at} {values[place]}"
+
+
+def masked(values: Any) -> str | None:
+    """What is wrong with values of which some are masked (``np.ma``), or with a list that holds such: a net would
+    compute with what is under the mask. None where nothing is masked."""
+    if isinstance(values, np.ma.MaskedArray):
+        count = int(np.ma.count_masked(values))
+        what = f"{count} of {values.size} elements are masked, and a net would compute with what is under the mask"
+        return f"{what}; array.filled(…) gives them values" if count else None
+    if isinstance(values, (list, tuple)):
+        parts = (each for each in values if isinstance(each, (list, tuple, np.ma.MaskedArray)))
+        return next((found for each in parts if (found := masked(each)) is not None), None)
+    return None
+
+
+def check_unmasked(**arrays: Any) -> None:
+    """Raise :class:`DataError` where one of these arrays, by name, has masked elements."""
+    for name, values in arrays.items():
+        if (wrong := masked(values)) is not None:
+            raise DataError(f"{name}: {wrong}", location=user_location())
 
 
 def is_flag(value: object) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.body import Body
-from latte.model.checks import is_number
+from latte.model.checks import is_number, masked
 from latte.model.neuron import RESERVED, Constant, Declaration, Field, Neuron, Param, State, given, zeros
 from latte.model.phases import PhaseMethods
 from latte.model.source_location import user_location
@@ -93,6 +93,8 @@ def constant_arrays(
 def _constant_array(body: Body, node: ast.expr, name: str, array: np.ndarray) -> Declaration:
     if array.dtype.kind not in "biuf" or not array.size or not array.ndim:
         body.fail(node, f"{name} is an array of {array.dtype}, of shape {array.shape}: bodies compute with numbers")
+    if (wrong := masked(array)) is not None:
+        body.fail(node, f"{name}: {wrong}")
     if array.dtype.kind in "iu" and not -(2**31) <= array.min() <= array.max() < 2**31:
         body.fail(node, f"{name} holds integers of more than 32 bits", f"{name}.astype(np.float32)")
     below = int(array.max()) + 1 if array.dtype.kind in "iu" and array.min() >= 0 else None
@@ -228,7 +230,10 @@ def _array_field(
     leading = tuple(dims[d] for d in own)
     if name in written and not has_gradient:
         return Field(*batch, *leading, shape=array.shape, dtype=_dtype(array))
-    values = np.stack([getattr(neuron, name) for neuron in holders.flat]).reshape(*holders.shape, *array.shape)
+    held = [getattr(neuron, name) for neuron in holders.flat]
+    if (wrong := masked(held)) is not None:
+        raise DeclarationError(f"{name} of a neuron: {wrong}", location=user_location())
+    values = np.stack(held).reshape(*holders.shape, *array.shape)
     kind = Param if has_gradient else State
     return kind(*leading, shape=array.shape, init=given(values) if values.any() else zeros, dtype=_dtype(array))
 

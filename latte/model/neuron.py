@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from latte.model.checks import check_below, check_shape, is_size, misfit, size_limit, takes
+from latte.model.checks import check_below, check_shape, is_size, masked, misfit, size_limit, takes
 from latte.model.source_location import Located, own_location, user_location
 from latte.model.words import eachindex
 from swirl.errors import DeclarationError, LatteError
@@ -104,6 +104,8 @@ def given(values: np.ndarray | Sequence[Any]) -> Initialiser:
         array = np.asarray(values)
     except ValueError as error:  # rows of different lengths
         raise DeclarationError(f"given: {error}", location=user_location()) from error
+    if (wrong := masked(values)) is not None:
+        raise DeclarationError(f"given: {wrong}", location=user_location())
 
     def init(shape: tuple[int, ...], fan_in: int, generator: np.random.Generator) -> np.ndarray:
         if array.shape != shape:
@@ -286,7 +288,7 @@ class FieldSpec:
             raise DeclarationError(
                 f"{self.storage}: init returned {found}, not an array of shape {self.shape}", location=location
             )
-        if (wrong := misfit(values, self.dtype, self.below)) is not None:
+        if (wrong := masked(made) or misfit(values, self.dtype, self.below)) is not None:
             raise DeclarationError(f"{self.storage}: of what init returned, {wrong}", location=location)
         return np.ascontiguousarray(values, DTYPES[self.dtype])
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from latte.model.buffers import body_buffers, repeated_sources
+from latte.model.calls import answering
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.ranges import ranges as body_ranges
@@ -44,11 +45,12 @@ class Accessors:
         if verb == "set" and view:
             return None
         storage = self._shown_storage(field) if verb == "get" else self._storage(field)
+        called = f"{self._ensemble.name}.{name}"
         if verb == "set":
-            return lambda values: self._run(f"set_{field}", self._set, field, storage, values)
+            return answering(lambda values: self._run(f"set_{field}", self._set, field, storage, values), called)
         if view:
-            return lambda: self._run("a view", self._view, field, storage)
-        return lambda: self._run(f"get_{field}", self._get, field, storage)
+            return answering(lambda: self._run("a view", self._view, field, storage), called)
+        return answering(lambda: self._run(f"get_{field}", self._get, field, storage), called)
 
     def _storage(self, field: str) -> str:
         buffers = {name: b for name, b in body_buffers(self._ensemble).items() if b.role != "scalar"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import is_integer, is_number
+from latte.model.checks import check_unmasked, is_integer, is_number
 from latte.model.source_location import user_location
-from latte.runtime.data import check_array, check_finite, converted
+from latte.runtime.data import UNREADABLE, as_array, check_array, check_finite, converted
 from swirl.errors import DataError
 
 Numbers = float | Sequence[float] | np.ndarray
@@ -136,9 +136,10 @@ class Normalise:
 
 
 def _by_channel(name: str, values: Any) -> np.ndarray:
+    check_unmasked(**{name: values})
     try:
-        given = np.atleast_1d(np.asarray(values))
-    except ValueError:
+        given = np.atleast_1d(as_array(values))
+    except UNREADABLE:
         given = np.zeros(0)
     # A copy: what the caller does with the array later is not checked.
     array = np.array(converted(given, np.float32) if given.dtype.kind in "fiub" else (), np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from latte.model.checks import misfit
+from latte.model.checks import masked, misfit
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
@@ -133,10 +133,16 @@ def _place(where: tuple[int, ...], array: np.ndarray, numbers: Sequence[int] | n
 
 
 def as_array(values: Any) -> np.ndarray:
-    """An array of what users give: a tensor's values, short floats as float32, as NumPy does not have all of them."""
+    """An array of what users give: a tensor's values, short floats as float32, as NumPy does not have all of them.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: it is not an array, or some of it is masked.
+    """
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
+    if (wrong := masked(values)) is not None:
+        raise ValueError(wrong)
     return np.asarray(values)
 
 

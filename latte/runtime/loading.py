@@ -158,7 +158,7 @@ class DataLoader:
         generator = np.random.default_rng([*key, 1, number])
         for transform in self.transforms:
             given = arrays[0]
-            arrays[0] = np.asarray(transform(given, generator))
+            arrays[0] = _read(transform(given, generator), f"{transform!r} has made an array that is not one")
             if arrays[0].ndim == 0:
                 raise DataError(f"{transform!r} has made {arrays[0].item()!r} of a batch, not an array (items, …)")
             if len(arrays[0]) != len(given):
@@ -176,7 +176,10 @@ def _stacked(items: Sequence[Any], numbers: np.ndarray) -> list[np.ndarray]:
     Raises:
         DataError: they have different shapes.
     """
-    rows = [[as_array(part) for part in (item if isinstance(item, tuple) else (item,))] for item in items]
+    rows = [
+        [_read(part, f"item {number} of a data set") for part in (item if isinstance(item, tuple) else (item,))]
+        for number, item in zip(numbers, items, strict=True)
+    ]
     shapes = [[part.shape for part in row] for row in rows]
     for number, found in zip(numbers, shapes, strict=True):
         if found != shapes[0]:
@@ -187,6 +190,14 @@ def _stacked(items: Sequence[Any], numbers: np.ndarray) -> list[np.ndarray]:
                 way_out="cut or pad them in data[i]",
             )
     return [np.stack(parts) for parts in zip(*rows, strict=True)]
+
+
+def _read(values: Any, what: str) -> np.ndarray:
+    """An array; DataError where it is not one."""
+    try:
+        return as_array(values)
+    except UNREADABLE as error:
+        raise DataError(f"{what}: {error}") from error
 
 
 def _checked(data: Sequence[Any]) -> Any:
@@ -205,7 +216,7 @@ def _checked(data: Sequence[Any]) -> Any:
             f"a loader needs arrays, or a data set with len(data) and data[i], not {first!r}", location=user_location()
         )
     try:
-        arrays = [as_array(array) if not isinstance(array, np.ndarray) else array for array in data]
+        arrays = [each if type(each) in (np.ndarray, np.memmap) else as_array(each) for each in data]
     except UNREADABLE as error:
         raise DataError(f"a loader needs arrays: {error}", location=user_location()) from error
     if any(array.ndim == 0 for array in arrays):

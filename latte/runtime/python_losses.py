@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from latte.model.checks import masked
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, LossEnsemble
 from latte.runtime.executable import Executable
@@ -67,7 +68,7 @@ def _arrays(loss: LossEnsemble, executable: Executable, *names: str) -> Iterable
 
 def _number(loss: LossEnsemble, returned: Any) -> float:
     number = np.asarray(returned)
-    if number.size != 1 or number.dtype.kind not in "iuf":
+    if number.size != 1 or number.dtype.kind not in "iuf" or masked(returned) is not None:
         raise TrainingError(
             f"{type(loss).__name__}.forward has returned {returned!r}, not the loss, a number",
             location=loss.location,

@@ -1,5 +1,6 @@
 """Solvers: how gradients change parameters. A solver of one's own is a class with one method, ``update``."""
 
+from latte.model.calls import answer_wrong_calls
 from latte.solver.rules import SGD, Adam, AdamW, RMSProp
 from latte.solver.schedules import CosineDecay, OneCycle, Schedule, StepDecay, WarmUp
 from latte.solver.settings import Kept, Setting
@@ -19,3 +20,5 @@ __all__ = [
     "StepDecay",
     "WarmUp",
 ]
+
+answer_wrong_calls(globals(), __all__)

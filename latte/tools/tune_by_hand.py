@@ -23,6 +23,7 @@ from latte.tools.made_up import made_up
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
 from swirl.ir.work import Work, program_work
 from swirl.jit import Kernel, build, load
@@ -140,12 +141,13 @@ class Bench:
                     way_out="--phase backward",
                 )
             stages = item.stages(self.phase, plan.state, self.target)
-            source = item.kernel(self.phase, plan.state, self.target).source
+            kernel = item.kernel(self.phase, plan.state, self.target)
             outcomes, program = tuple(item.result.outcomes), stages[-1].program
             buffers = item.result.stages[self.phase][-1].program.buffers
         taken = perf_counter() - start
-        (built,) = build([source], self.target)
-        used = {name: buffers[name] for name in source.buffers}
+        (built,) = build([kernel.source], self.target)
+        known = {**kernel.added, **{buffer.name: buffer for buffer in buffers.values()}}
+        used = {name: known[kernel.bound[name]] for name in kernel.source.buffers}
         arrays = self._arrays(used, stages[0].program)
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(program)
@@ -234,6 +236,9 @@ class Bench:
         sizes = {name: (buffer.physical_shape, DTYPES[buffer.dtype]) for name, buffer in buffers.items()}
         memory = allocate(sizes, self.runner)
         for name, buffer in buffers.items():
+            if buffer.formula:
+                memory[name][0] = value_of(buffer.formula, self.graph.settings.batch_size)
+                continue
             key = (buffer.name, buffer.shape)
             if key not in self._data:
                 self._data[key] = made_up(buffer, values.get(name), self.whole_numbers)

@@ -68,13 +68,6 @@ def capacity(programs: Iterable[Program]) -> int:
     return found.pop() if found else 0
 
 
-def for_whole_batches(program: Program, why: str) -> Program:
-    """The program with the numbers of a whole batch as constants, if there are any: for a command that computes with
-    them."""
-    constants = _with_constants(program)
-    return program if constants is program or program.fixed else replace(constants, fixed=why)
-
-
 def whole_batch(program: Program) -> Program:
     """What a program computes for a whole batch, bounds and all: to count its work."""
     constants = _with_constants(program)
@@ -97,6 +90,15 @@ def _with_constants(program: Program) -> Program:
         nests.append(nest.with_body(body) if nest.names & known.keys() else nest)
     buffers = {name: buffer for name, buffer in program.buffers.items() if name not in scalars}
     return replace(program, nests=tuple(nests), buffers=buffers)
+
+
+def with_numbers(node: ast.expr, buffers: Mapping[str, Buffer], items: int) -> ast.expr:
+    """An expression in which run-time scalars are the numbers that they are for so many items."""
+    scalars = {name: buffer for name, buffer in buffers.items() if buffer.formula}
+    known = {name: value_of(buffer.formula, items) for name, buffer in scalars.items()}
+    integers = {name for name, buffer in scalars.items() if buffer.dtype == "int32"}
+    found: ast.expr = _Constants(known, integers).visit(clone(node))
+    return found
 
 
 class _Constants(Transformer):

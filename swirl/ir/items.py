@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from swirl.ir.affine import Affine, Ranges, affine, bounds_of_atom
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import NotUniform
-from swirl.ir.nest import Nest, Program, loop_of
+from swirl.ir.nest import Nest, Program, loop_of, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.touches import Item, Touch, touches
 from swirl.ir.trees import children, nodes
@@ -60,8 +60,8 @@ class ItemLoop:
         node: the loop.
         items: those that statements in it belong to, each once.
         leaf: whether one iteration is one item.
-        mixing: the stores in it that mix items, if it is a leaf.
-        outside: the stores in it that belong to no item and are to what lives on after it, if it is not a leaf.
+        mixing: the stores in it that mix items; if it is not a leaf, blocks of them.
+        outside: the stores in it that belong to no item and are needed for each of its iterations, if it is not a leaf.
         looks_up: whether something in it has data as a subscript.
         ranges: of all loops around and inside.
     """
@@ -245,7 +245,13 @@ class NestItems:
                     self.loops[id(touch.loops[place])].mixing.append(touch)
             else:
                 for place in outlived:
-                    self.loops[id(touch.loops[place])].outside.append(touch)
+                    loop = self.loops[id(touch.loops[place])]
+                    variable = loop_of(loop.node).var
+                    # A sum over blocks of items goes on without a block that has none.
+                    if not touch.updates or any(variable in names_in(index) for index in touch.indices):
+                        loop.outside.append(touch)
+                    else:
+                        loop.mixing.append(touch)
 
 
 def _item_of_part(touch: Touch, buffer: Buffer) -> Item:
@@ -307,6 +313,23 @@ def least(form: Affine, ranges: Ranges, variables: Iterable[str]) -> tuple[int, 
 
 
 # --- programs -------------------------------------------------------------------------------------------------
+def places_of_items(program: Program, nest: Nest) -> dict[str, Item] | None:
+    """The variables of the loops of a nest that are over items, each with the place of the item that its innermost
+    statements belong to; None where that is not known."""
+    try:
+        found = NestItems(nest, program.buffers, {})
+    except NotUniform:
+        return None
+    places: dict[str, Item] = {}
+    for loop in found.loops.values():
+        variable = loop_of(loop.node).var
+        longest = max(loop.items.values(), key=lambda item: len(item.place.terms))
+        if variable in places and places[variable].key != longest.key:
+            return None
+        places[variable] = longest
+    return places
+
+
 def program_items(program: Program, separate: dict[str, Separate | None] | None = None) -> list[NestItems]:
     """The loops over items of every nest.
 

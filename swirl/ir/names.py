@@ -33,12 +33,14 @@ class Named:
         dtype: of the number, or of the elements of an array; ``int32`` for a loop variable.
         shape: extents of a buffer or a local array; ``()`` for a number.
         declared: path of the loop, or of the local's declaration; None for a buffer.
+        formula: of a scalar buffer that depends on the number of items.
     """
 
     kind: Kind
     dtype: str
     shape: tuple[int, ...] = ()
     declared: Path | None = None
+    formula: str = ""
 
 
 Scope = Mapping[str, Named]
@@ -47,7 +49,7 @@ Scope = Mapping[str, Named]
 
 def buffers_in_scope(buffers: Mapping[str, Buffer]) -> Scope:
     """The scope around a nest."""
-    return {name: Named("buffer", buffer.dtype, buffer.shape) for name, buffer in buffers.items()}
+    return {name: Named("buffer", b.dtype, b.shape, formula=b.formula) for name, b in buffers.items()}
 
 
 def of_loop(node: ast.For, path: Path | None = None) -> Scope:

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, Union, get_args, get_origin
 
 from swirl.errors import CommandError, nearest
-from swirl.ir.item_numbers import for_whole_batches
 from swirl.ir.nest import Program
 from swirl.ir.types import explicit
 from swirl.transforms.arguments import Argument
@@ -108,15 +107,12 @@ class Command(Generic[P]):
         function: what is called with checked arguments.
         assumes: what it assumes of the data.
         lays_out: whether it changes a buffer's layout: it takes no phase then, and acts on all.
-        counts: whether it may write the number of a loop's iterations into the program, as a constant: where these are
-            items of a batch, it is right for whole batches alone.
     """
 
     name: str
     function: Callable[Concatenate[Program, P], Program]
     assumes: Assumption | None = None
     lays_out: bool = False
-    counts: bool = False
 
     def __call__(self, program: Program, *arguments: P.args, **options: P.kwargs) -> Program:
         """The program after the command. The command gets the program with every conversion of types spelled out, so
@@ -127,8 +123,6 @@ class Command(Generic[P]):
             CommandError, Refused, LayoutError: as the command says.
         """
         program = explicit(program)
-        if self.counts:
-            program = for_whole_batches(program, f"{self.name} computes with the number of items")
         bound = self.bound(arguments, options)
         for parameter in self._parameters.values():
             if parameter.name in bound.arguments:
@@ -186,18 +180,17 @@ COMMANDS: dict[str, Command[...]] = {}
 
 
 def command(
-    *, assumes: Assumption | None = None, lays_out: bool = False, counts: bool = False
+    *, assumes: Assumption | None = None, lays_out: bool = False
 ) -> Callable[[Callable[Concatenate[Program, P], Program]], Command[P]]:
     """Makes a function a command, found by its name.
 
     Args:
         assumes: what it assumes of the data.
         lays_out: whether it changes a buffer's layout.
-        counts: whether it may write a number of iterations into the program.
     """
 
     def register(function: Callable[Concatenate[Program, P], Program]) -> Command[P]:
-        made = Command(function.__name__, function, assumes, lays_out, counts)
+        made = Command(function.__name__, function, assumes, lays_out)
         COMMANDS[made.name] = made
         return made
 

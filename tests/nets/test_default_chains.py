@@ -104,7 +104,7 @@ conv, connected = partial(ConvLayer, num_filters=20), partial(FullyConnectedLaye
         ((conv, GELULayer, DropoutLayer), {"conv1_gelu1_dropout1.forward", "gelu1_dropout1.backward"}),
         ((connected, SiLULayer), {"fully_connected1_silu1.forward", "silu1.backward"}),
         ((MaxPoolingLayer, PReLULayer, ReLULayer), {"max_pooling1_prelu1_relu1.forward", "prelu1_relu1.backward"}),
-        ((MaxPoolingLayer, ELULayer), {"max_pooling1.forward", "elu1.forward"}),
+        ((partial(MaxPoolingLayer, ceil_mode=True), ELULayer), {"max_pooling1.forward", "elu1.forward"}),
         ((BatchNormLayer, SiLULayer), set()),
         ((LayerNormLayer, GELULayer), {"layer_norm1_gelu1.forward", "gelu1.backward"}),
         ((LayerNormLayer, ReLULayer), {"layer_norm1_relu1.forward", "layer_norm1_relu1.backward"}),

@@ -27,9 +27,9 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
-from latte.ensemble import Ensemble
+from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import CommandError, DataError, DeclarationError, TrainingError
-from latte.neuron import Field, Param, State, ones, sqrt
+from latte.neuron import Field, Neuron, Param, State, ones, sqrt
 from latte.runtime.report import NotTuned
 from latte.solver import SGD, Adam
 from tests.support import running_targets
@@ -465,6 +465,80 @@ def test_going_back_and_forth_compiles_nothing_and_loses_nothing() -> None:
     net.forward()
     np.testing.assert_array_equal(net["data1"].get_value(), IMAGES[:BATCH])
     np.testing.assert_array_equal(net["conv2"].get_weights(), weights)
+
+
+BLOCKED = """
+def forward(s, target):
+    if s.loops("update"):  # where the weights train
+        s.tile("weights", 0, 4)
+        s.tile("grad_weights", 0, 4)
+    s.default("forward")
+"""
+
+
+@pytest.mark.parametrize("first", ["thawed", "frozen"])
+def test_parameters_may_be_laid_out_differently(first: str, tmp_path: Path) -> None:
+    """Values, views of both kinds, what a solver keeps, and elements of a state for each item."""
+    (tmp_path / "mine.py").write_text(BLOCKED)
+
+    def declared(recipe: bool) -> Net:
+        net = small_net(compiled=False)
+        if recipe:
+            net.use_recipe("fully_connected", tmp_path / "mine.py")
+            if first == "frozen":
+                net.freeze("fc1")
+        net.compile(threads=1)
+        return net
+
+    net, other = declared(True), declared(False)
+    solver, its_solver = Adam(net, 0.01, epsilon=1e-4), Adam(other, 0.01, epsilon=1e-4)
+    view, part = net["fc1"].get_weights_view(), net["fc2"].get_weights_view()[1:]
+    layouts = set()
+    for number, frozen in enumerate((first == "frozen", first != "frozen", True, False, False)):
+        for each, own in ((net, solver), (other, its_solver)):
+            (each.freeze if frozen else each.unfreeze)("fc1")
+            step(each, own, number)
+        layouts.add(net.executable.buffers["fc1.weights"].layout)
+        np.testing.assert_allclose(view, other["fc1"].get_weights(), rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(view, net["fc1"].get_weights())
+        np.testing.assert_array_equal(part, net["fc2"].get_weights()[1:])
+        view *= 0.5  # counts from the next run on
+        other["fc1"].set_weights(other["fc1"].get_weights() * 0.5)
+        part += 0.125
+        other["fc2"].set_weights(other["fc2"].get_weights() + np.array([[0], *[[0.125]] * 4]))
+    assert len(layouts) == 2
+    for name, values in {**other.state_dict(), **its_solver.state().arrays}.items():
+        ours = {**net.state_dict(), **solver.state().arrays}[name]
+        # Roundings of a gradient that is 0, of a bias before a norm, are divided by an epsilon of 1e-4.
+        np.testing.assert_allclose(ours, values, rtol=0, atol=1e-4, err_msg=name)
+
+
+class LeakyNeuron(Neuron):
+    """A state for each item."""
+
+    h = State("n", "c")
+
+    def forward(self) -> None:
+        self.h = 0.5 * self.h + self.input
+        self.value = self.h
+
+
+@as_lowered
+def test_a_state_with_elements_for_each_item() -> None:
+    """Of all items, also where the batch before was a smaller one."""
+    net = Net(BATCH, seed=1)
+    below = FullyConnectedLayer(net, MemoryDataLayer(net, (6,)), 3)
+    layer = net.add_ensemble(ActivationEnsemble(LeakyNeuron, (3,), ("c",)))
+    net.add_one_to_one_connections(below, layer)
+    net.compile(threads=1)
+    layer.set_h(np.arange(12).reshape(4, 3))
+    net.set_batch(VECTORS[:2])
+    net.freeze(below)
+    net.forward()
+    wanted = np.arange(12).reshape(4, 3) * 1.0
+    wanted[:2] = 0.5 * wanted[:2] + below.get_value()
+    net.set_batch(VECTORS[:BATCH])
+    np.testing.assert_allclose(layer.get_h(), wanted, rtol=1e-6)
 
 
 @as_lowered

@@ -505,8 +505,8 @@ def test_prediction_of_other_numbers_of_items_compiles_nothing(monkeypatch: pyte
     loss = net.evaluate(data, labels).loss
     np.testing.assert_array_equal(predicted[-2:], net.predict(data[-2:]))
     assert net.report.kernels == whole
-    twin.prepare(2)  # batch norm's training is compiled for each number of items
-    assert twin.report.kernels > whole
+    twin.prepare(2)
+    assert twin.report.kernels == whole
     assert twin.evaluate(data, labels).loss == loss
     learned, expected = trained(net, data, labels), trained(twin, data, labels)
     for name, values in expected.items():

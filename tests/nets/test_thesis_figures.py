@@ -109,6 +109,7 @@ def test_naive_forward_is_correct_and_can_be_repeated() -> None:
     x = np.random.default_rng(0).normal(size=(3, 4, 5, 6)).astype(np.float32)
     arrays = {name: np.zeros(buffer.shape, np.float32) for name, buffer in program.buffers.items()}
     arrays |= {"inputs": x, "gamma": np.full(4, 2, np.float32), "beta": np.ones(4, np.float32)}
+    arrays["of_items"] = np.array([90], np.int32)
     mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3))
     expected = 2 * (x - mean.reshape(1, 4, 1, 1)) / np.sqrt(var.reshape(1, 4, 1, 1) + 0.001) + 1
     for _ in range(2):
@@ -122,13 +123,14 @@ def test_nests_are_the_figures_loops() -> None:
     assert [nest.arguments for nest in program.nests] == [
         ("mean",),
         ("mean", "inputs"),
-        ("mean",),
+        ("mean", "of_items"),
         ("var",),
         ("mean", "var", "inputs"),
-        ("var",),
+        ("var", "of_items"),
         ("value", "gamma", "beta", "mean", "var", "x_hat", "inputs"),
     ]
-    assert program.nests[2].body_text == "for c in range(4):\n    mean[c] = mean[c] / 90.0"
+    assert program.nests[2].body_text == "for c in range(4):\n    mean[c] = mean[c] / float32(of_items[0])"
+    assert program.buffers["of_items"].formula == "((items * 5) * 6)"
     assert program.aliases["_neuron_index_1"] == ("c",)
     assert program.aliases["_neuron_index_3"] == ("w",)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from swirl.errors import Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
-from swirl.ir.item_numbers import ITEMS, for_whole_batches, value_of
+from swirl.ir.item_numbers import ITEMS, value_of
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.uniform import for_any_number
 from swirl.ir.validate import validate
+from swirl.transforms import COMMANDS
 from swirl.transforms.passes.items import bound_items
 
 ITEMS_OF = ("x", "y", "z", "label")  # arrays with elements for each item
@@ -179,9 +182,27 @@ def test_the_batch_and_other_dimensions_in_one_loop() -> None:
             y=(48,),
         )
     )
-    assert "for v in vector(min(4, items[0] * 6 - e)):" in body(ragged)
+    assert "for e in range(0, min(48, items[0] * 6), 4):\n    for v in vector(4):" in body(ragged)
     assert np.array_equal(results(ragged, 3, x=X)["y"][:18], 2 * X[:3].ravel())
-    assert not results(ragged, 3, x=X)["y"][18:].any()
+    added = bound_items(
+        program(
+            """
+            for k in range(1):
+                t_lanes: float32[4] = empty(4)
+                for v in vector(4):
+                    t_lanes[v] = 0.0
+                for e in range(0, 48, 4):
+                    for v in vector(4):
+                        t_lanes[v] += x[e + v]
+                for v in range(4):
+                    g[0] += t_lanes[v]
+            """,
+            x=(48,),
+            g=(1,),
+        )
+    )
+    assert "for v in vector(min(4, items[0] * 6 - e)):" in body(added)
+    assert results(added, 3, x=X)["g"][0] == X[:3].sum()
 
 
 def test_arrays_that_other_loops_read_again() -> None:
@@ -263,19 +284,53 @@ def test_what_is_right_for_whole_batches_alone(name: str) -> None:
     assert bound_items(made) is made
 
 
-def test_commands_that_count_iterations() -> None:
-    text = "for n in range(8):\n    for c in range(6):\n        g[c] += x[n, c]"
-    assert not bound_items(program(text, "tile_loop('n', 4)", x=(8, 6), g=(6,))).fixed
-    assert "has counted" in bound_items(program(text, "moments('n')", x=(8, 6), g=(6,))).fixed
-    alone = "for n in range(8):\n    for c in range(6):\n        y[n, c] = x[n, c]"
-    assert not bound_items(program(alone, "moments('c')", x=(8, 6), y=(8, 6))).fixed
+MOMENTS = """
+    for k in range(1):
+        m[0] = 0.0
+        for n in range(8):
+            for c in range(6):
+                m[0] += x[n, c]
+        m[0] = m[0] / float32(many[0])
+        v[0] = 0.0
+        for n in range(8):
+            for c in range(6):
+                v[0] += (x[n, c] - m[0]) * (x[n, c] - m[0])
+        v[0] = v[0] / float32(many[0])
+"""
 
 
-def test_numbers_of_a_whole_batch() -> None:
-    made = program("g[0] = g[0] / items[0]\nfor n in range(8):\n    y[n] = x[n] + items[0]", x=(8,), y=(8,), g=(1,))
-    whole = for_whole_batches(made, "it computes with them")
-    assert whole.text.count("8") == 3 and "items" not in whole.text
-    assert whole.fixed == "it computes with them"
+@pytest.mark.parametrize("images", [1, 2, 4])
+def test_moments_of_the_items_that_there_are(images: int) -> None:
+    made = program(MOMENTS, x=(8, 6), m=(1,), v=(1,), many=(1,))
+    many = replace(ITEMS, name="net.many", formula="(items * 6)")
+    made = replace(made, buffers={**made.buffers, "many": many})
+    if images > 1:
+        made = COMMANDS["tile_loop"](made, "n", images)
+    made = COMMANDS["moments"](made, "n_outer" if images > 1 else "n")
+    made = bound_items(made)
+    assert not made.fixed, made.fixed
+    name = next(own for own, buffer in made.buffers.items() if buffer.formula == "items")
+    for items in range(1, 9):
+        arrays = {"x": X.copy(), "m": np.zeros(1, np.float32), "v": np.zeros(1, np.float32)}
+        arrays["x"][items:] = np.nan
+        arrays |= {"many": np.array([6 * items], np.int32), name: np.array([items], np.int32)}
+        execute(made, arrays, checking=True)
+        assert arrays["m"][0] == pytest.approx(X[:items].mean(), rel=1e-5, abs=1e-5)
+        assert arrays["v"][0] == pytest.approx(X[:items].var(), rel=1e-5)
+
+
+def test_a_mean_of_another_number_of_elements_is_no_mean() -> None:
+    text = MOMENTS.replace("float32(many[0])", "48.0")  # of a whole batch
+    with pytest.raises(Refused, match="no later sum adds squared differences"):
+        COMMANDS["moments"](program(text, x=(8, 6), m=(1,), v=(1,)), "n")
+
+
+def test_factors_of_sums_over_items() -> None:
+    text = "for n in range(8):\n    for c in range(6):\n        g[0] += a[0] * (x[n, c] - a[0]) * a[0]"
+    made = COMMANDS["factor"](program(text, x=(8, 6), a=(1,), g=(1,)), "n")
+    assert "has counted" in made.fixed
+    made = COMMANDS["factor"](program(text, x=(8, 6), a=(1,), g=(1,)), "n", keep_differences=True)
+    assert not bound_items(made).fixed
 
 
 @pytest.mark.parametrize(

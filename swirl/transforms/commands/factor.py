@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from swirl.errors import Refused
+from swirl.ir.items import places_of_items
 from swirl.ir.names import stored_in
 from swirl.ir.nest import (
     LocalType,
@@ -37,7 +38,7 @@ from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, take_mark
 from swirl.transforms.rewrites.strips import plain_loop
 
 
-@command(assumes=Assumption("sums and their factors are finite"), counts=True)
+@command(assumes=Assumption("sums and their factors are finite"))
 def factor(
     program: Program, loop_var: LoopName, *, keep_differences: bool = False, nest: NestName | None = None
 ) -> Program:
@@ -117,6 +118,7 @@ class _Factoring:
         self.sums: dict[Key, str] = {}
         self.own: set[str] = set()  # sums that the loop makes itself
         self.replaced: dict[int, list[ast.stmt]] = {}
+        self.counted: set[str] = set()  # loops whose iterations are counted
 
     def _refusal(self, problem: str, **more: str) -> Refused:
         return refuse(problem, self.nest, self.site.path, "asked to be factored", **more)
@@ -142,7 +144,11 @@ class _Factoring:
             for block, _, adding in self.earlier[path]:
                 body = edit_at(body, block, lambda node, s=adding: [with_last(node, s)])  # type: ignore[misc]
             body = edit_at(body, path, lambda node, d=declared: [*d, node])  # type: ignore[misc]
-        return self.program.with_nest(self.site.nest, self.nest.with_body(body))
+        made = self.program.with_nest(self.site.nest, self.nest.with_body(body))
+        places = places_of_items(self.program, self.nest) if self.counted else {}
+        if places is None or self.counted & places.keys():
+            return replace(made, fixed=made.fixed or f"factor has counted the iterations of {self.loop.var}")
+        return made
 
     def _statements(self) -> tuple[list[Summand], list[Summand]]:
         """The statements that add to one element in all iterations, and the others."""
@@ -287,6 +293,7 @@ class _Factoring:
         for part, coefficient in statement.parts.items():
             if not part:
                 assert statement.around.count is not None
+                self.counted |= {head.var for head in statement.around.heads}
                 total += coefficient * number(statement.around.count)
                 continue
             name, add = self._local(statement, part)

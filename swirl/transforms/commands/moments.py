@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
+from swirl.ir.item_numbers import FORMULA, with_numbers
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in
 from swirl.ir.paths import enclosing
@@ -19,6 +21,7 @@ from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
 from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.iterations import Iterations
 from swirl.transforms.rewrites.one_pass_moments import Moments, OnePass, Parts
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve, taken_names
@@ -30,7 +33,7 @@ TOTAL = "sum of the data"
 """The name of the sum of the data while statements are followed; no program uses it."""
 
 
-@command(assumes=Assumption("the data are finite, and so are their squared differences"), counts=True)
+@command(assumes=Assumption("the data are finite, and so are their squared differences"))
 def moments(
     program: Program,
     loop_var: LoopName,
@@ -148,6 +151,7 @@ class _Pair:
             )
         self.first = first
         self.count = first.count or 0
+        self.iterations = Iterations(program, self.nest, first.heads, apart)
         if not self.count:
             raise self._stop(
                 1,
@@ -244,8 +248,14 @@ class _Pair:
 
     def _multiple(self, value: ast.expr) -> Fraction | None:
         """What the mean is multiplied by to get ``value``; None if it is not a multiple of it."""
-        whole = polynomial(value)
-        return whole.terms[TOTAL,] * self.count if set(whole.terms) == {(TOTAL,)} else None
+        found = set()
+        for items, share in self.iterations.shares():  # a mean is one for any number of items
+            known = with_numbers(value, self.program.buffers, items) if items else value
+            whole = polynomial(known)
+            if set(whole.terms) != {(TOTAL,)}:
+                return None
+            found.add(whole.terms[TOTAL,] * self.count * share)
+        return found.pop() if len(found) == 1 else None
 
     def _same_iterations(self, second: Sum) -> bool:
         def bounds(heads: Sequence[Loop]) -> list[tuple[str, str, int]]:
@@ -287,7 +297,9 @@ class _Pair:
         target = clone(self.first.target)
         total = ast.Assign([target], (mean * number(self.count * self.first.scale)).to_expr())
         loop = self.block[self.position]
-        replaced[id(loop)] = [*one_pass, *([] if self._dead(replaced) else [total])]
+        dead = self._dead(replaced)
+        whole = "moments has counted the items of a whole batch" if self.iterations.over_items and not dead else ""
+        replaced[id(loop)] = [*one_pass, *([] if dead else [total])]
         if isinstance(zeroing, ast.Assign) and not self._read_between(zeroing):
             replaced[id(zeroing)] = []
         assert isinstance(second.target, (ast.Name, ast.Subscript))
@@ -295,7 +307,8 @@ class _Pair:
         add = ast.AugAssign(clone(second.target), ast.Add() if scale > 0 else ast.Sub(), squares.to_expr())
         replaced[id(node)] = [add]
         body = rebuilt(self.nest.body, replaced)
-        return program.with_nest(self.site.nest, make_nest(self.nest.label, body, program.buffers))
+        made = program.with_nest(self.site.nest, make_nest(self.nest.label, body, program.buffers))
+        return replace(made, fixed=self.iterations.fixed or whole)
 
     def _read_between(self, zeroing: ast.stmt) -> bool:
         """Whether anything reads the target between its first value and the loop."""
@@ -328,9 +341,10 @@ class _Pair:
                 kept = Buffer(f"{program.name}.{name}", shape, self.first.dtype, "temporary")
                 program = program.with_buffers(**{name: kept})
                 taken.add(name)
-        heads = OnePass(self.first.heads, self.first.data, self.first.dtype, base, taken)
+        heads = OnePass(self.first.heads, self.first.data, self.first.dtype, base, taken, self.iterations.size)
         found, statements = heads.loops(inner, self.once, parts)
-        return program, found, simplify_body(statements)
+        number = {own: b for own, b in self.iterations.program.buffers.items() if b.formula == FORMULA}
+        return program.with_buffers(**number), found, simplify_body(statements)
 
     def _inner(self) -> int | None:
         """How many loops inside the first one are outside of the iterations that are combined separately."""

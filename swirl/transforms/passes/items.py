@@ -9,11 +9,10 @@ from typing import TypeGuard
 
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
-from swirl.ir.item_numbers import ITEMS, NotUniform, capacity
+from swirl.ir.item_numbers import FORMULA, ITEMS, NotUniform, capacity
 from swirl.ir.items import ItemLoop, NestItems, least, program_items
 from swirl.ir.nest import Loop, Program, clones, constant, fresh, loop_of, make_nest
 from swirl.ir.validate import validate
-from swirl.transforms.command import COMMANDS
 from swirl.transforms.rewrites.sites import taken_names
 
 
@@ -29,11 +28,11 @@ def bound_items(program: Program) -> Program:
                 z[b * 4 + u] = x[b * 4 + u]              z[b * 4 + u] = x[b * 4 + u]
 
     Which loops are over items follows from the subscripts of what has elements for each of them
-    (:mod:`swirl.ir.items`). A loop ends with the last item that exists, and so does a vector. Copies of an unrolled
-    loop are all computed, those of items that do not exist into elements that nothing reads; but where they add to a
-    sum over the batch, or have data as subscripts, each has a condition. Chunks of items stay those of a whole batch,
-    so what is computed of an item does not depend on how many there are. Where that cannot be shown the program stays
-    as it is, and says why (``Program.fixed``): it is right for whole batches alone.
+    (:mod:`swirl.ir.items`). A loop ends with the last item that exists. Copies of an unrolled loop, and lanes, are all
+    computed, those of items that do not exist into elements that nothing reads; but where they add to a sum over the
+    batch, or have data as subscripts, each copy has a condition, and a vector ends with the last item. Chunks of items
+    stay those of a whole batch, so what is computed of an item does not depend on how many there are. Where that cannot
+    be shown the program stays as it is, and says why (``Program.fixed``): it is right for whole batches alone.
     """
     if program.fixed:
         return program
@@ -42,8 +41,9 @@ def bound_items(program: Program) -> Program:
         if items < 2:
             return program
         nests = program_items(program)
-        _check_counts(program, nests)
-        name = next((own for own, b in program.buffers.items() if b.name == ITEMS.name), None)
+        for nest in nests:
+            _check_blocks(nest)
+        name = next((own for own, b in program.buffers.items() if b.formula == FORMULA), None)
         name = name or fresh("items", taken_names(program))
         buffers: dict[str, Buffer] = {**program.buffers, name: ITEMS}
         made = []
@@ -58,13 +58,13 @@ def bound_items(program: Program) -> Program:
     return validate(replace(program, nests=tuple(made), buffers=kept))
 
 
-def _check_counts(program: Program, nests: Sequence[NestItems]) -> None:
-    """Raises NotUniform where a command may have counted items for a constant, as of a mean."""
-    mixes = any(loop.mixing or loop.outside for nest in nests for loop in nest.loops.values())
-    applied = ((COMMANDS.get(text.split("(")[0]), text) for text in program.commands)
-    counting = next((text for command, text in applied if command is not None and command.counts), None)
-    if mixes and counting is not None:
-        raise NotUniform(f"{counting} has counted the items of a whole batch")
+def _check_blocks(nest: NestItems) -> None:
+    """Raises NotUniform where a block of items that does not exist would be read: in a loop that is not bounded, as
+    something that is stored in it is needed for each block."""
+    for touch in nest.touches:
+        loop = nest.leaf_of(touch)
+        if touch.item is not None and loop is not None and loop.outside:
+            raise NotUniform(f"{touch.text} is read for each block of items")
 
 
 class _Bounded:
@@ -108,12 +108,13 @@ class _Bounded:
         limit = None if known.outside else self._limit(head, known, outer)
         body = self.block(node.body, (*outer, head), limit is not None and len(known.items) == 1)
         if limit is None:
-            if known.leaf and (head.kind != "unrolled" or known.mixing or known.looks_up):
-                (item,) = known.items.values()
-                body = [ast.If(self._exists(item.place, item.parts), body, [])]
+            whole = not known.leaf if head.kind != "unrolled" else not known.looks_up
+            if not known.outside and (known.mixing or not whole):
+                body = [ast.If(self._exists(*self._first(known, (*outer, head))), body, [])]
             return head.node(body)
         if head.kind == "vector":
-            if sure and limit.divides(head, outer):
+            alone = not known.mixing and not known.looks_up  # a lane without an item computes what nothing reads
+            if alone or (sure and limit.divides(head, outer)):
                 return head.node(body)
             first = limit.around.add(Affine(constant=limit.low))
             bounded = self._bounded(head, limit).node(body)
@@ -125,6 +126,24 @@ class _Bounded:
         """Whether the item of a place is one of the batch."""
         end = Affine({"items": parts}, 0, {"items": self.number}).to_expr()
         return ast.Compare(place.to_expr(), [ast.Lt()], [end])
+
+    def _first(self, known: ItemLoop, around: tuple[Loop, ...]) -> tuple[Affine, int]:
+        """The place of the first item of an iteration.
+
+        Raises:
+            NotUniform: there is none.
+        """
+        names = {loop.var for loop in around}
+        found = {}
+        for item in known.items.values():
+            parts = least(item.place, known.ranges, [name for name in item.place.terms if name not in names])
+            if parts is None:
+                raise NotUniform(f"the items of an iteration of {around[-1].var} are not known")
+            first = parts[1].add(Affine(constant=parts[0]))
+            found[repr((sorted(first.terms.items()), first.constant, item.parts))] = first, item.parts
+        if len(found) != 1:
+            raise NotUniform(f"several items are first in an iteration of {around[-1].var}")
+        return next(iter(found.values()))
 
     def _limit(self, head: Loop, known: ItemLoop, outer: tuple[Loop, ...]) -> _Limit | None:
         """Which iterations have an item that exists; None where these are not the first ones."""

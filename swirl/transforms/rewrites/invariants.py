@@ -24,7 +24,7 @@ from swirl.ir.paths import Path, at, edit_at, loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, statements_in
 from swirl.ir.types import dtype_of, joint, resolved
-from swirl.transforms.rewrites.reciprocals import safe_divisor
+from swirl.transforms.rewrites.reciprocals import is_number_of_items, safe_divisor
 from swirl.transforms.rewrites.references import in_bounds, runs
 from swirl.transforms.rewrites.sites import taken_names
 
@@ -173,9 +173,9 @@ class _Invariants(Transformer):
         return in_bounds(self.scope[unparse(ref.value)].shape, ref, self.ranges)
 
     def _invariant_operand(self, node: ast.expr) -> bool:
-        """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal where every
-        iteration divides."""
-        if isinstance(node, ast.Constant):
+        """Whether to divide by ``node`` through a reciprocal: an invariant, and a literal, or a number of items, where
+        every iteration divides."""
+        if isinstance(node, ast.Constant) or is_number_of_items(node, self.scope, self.nest.body):
             return self.innermost
         return self._invariant(node)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from swirl.ir.nest import Loop, clones, expr, fresh, reference, stmts, substitute
 from swirl.ir.printing import unparse
 
-WORDS = ("base", "inner", "squares", "seen", "shift", "sum", "square_sum", "difference", "delta", "share")
+WORDS = ("base", "inner", "squares", "seen", "shift", "sum", "square_sum", "difference", "delta", "share", "size")
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,14 @@ class Moments:
         rest: None stands for 0.
         squares: the sum of squared differences from the mean; None stands for 0.
         count: of the elements.
+        size: the same as an expression, where fewer items than a whole batch have fewer elements.
     """
 
     base: ast.expr
     rest: ast.expr | None
     squares: ast.expr | None
     count: int
+    size: ast.expr | None = None
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,20 @@ class OnePass:
         dtype: of the sums.
         base: the beginning of new names.
         taken: names that mean something already; new ones are added.
+        size: the iterations of some of the loops, as an expression; None where it is a constant.
     """
 
-    def __init__(self, heads: Sequence[Loop], data: ast.expr, dtype: str, base: str, taken: set[str]):
+    def __init__(
+        self,
+        heads: Sequence[Loop],
+        data: ast.expr,
+        dtype: str,
+        base: str,
+        taken: set[str],
+        size: Callable[[Sequence[Loop]], ast.expr | None],
+    ):
         self.heads, self.data, self.dtype, self.base, self.taken = tuple(heads), data, dtype, base, taken
+        self.size = size
 
     def loops(self, inner: int | None, once: bool, parts: Parts | None) -> tuple[Moments, list[ast.stmt]]:
         """The moments that the loops find, and the statements that find them.
@@ -86,7 +98,9 @@ class OnePass:
         body += [ast.Assign([target], value) for target, value in zip(here, kept, strict=True)]
         again = Loop(fresh(f"{head.var}_part", self.taken), "range", head.start, head.stop, head.step)
         self.taken.add(again.var)
-        following = again.node(self._combine(Moments(*parts.of(expr(again.var)), one.count), names))
+        counted = self.size(rest)
+        size = None if counted is None else substitute(self._cast(counted), {head.var: expr(again.var)})
+        following = again.node(self._combine(Moments(*parts.of(expr(again.var)), one.count, size), names))
         return found, [head.node(body), *opening, following]
 
     def _within(self, around: Sequence[Loop], inside: Sequence[Loop]) -> tuple[Moments, list[ast.stmt]]:
@@ -99,7 +113,12 @@ class OnePass:
         for head in reversed(around):
             body = [head.node(body)]
         count = one.count * prod(head.extent or 0 for head in around)
-        return Moments(expr(names["base"]), expr(names["inner"]), expr(names["squares"]), count), [*opening, *body]
+        counted = self.size((*around, *inside))
+        size = None if counted is None else self._cast(counted)
+        return Moments(expr(names["base"]), expr(names["inner"]), expr(names["squares"]), count, size), [
+            *opening,
+            *body,
+        ]
 
     def _summed(
         self, heads: Sequence[Loop], names: dict[str, str], once: bool = False
@@ -120,10 +139,14 @@ class OnePass:
         for head in reversed(heads):
             adding = [head.node(adding)]
         opening = self._filled("sum: T = 0.0\nsquare_sum: T = 0.0", names)
-        parts: dict[str, ast.expr | str | int] = {"size": ast.Constant(float(count)), **names}
+        counted, size = self.size(heads), None
+        if counted is not None:
+            opening += stmts("size: int32 = value", size=names["size"], value=counted)
+            size = self._cast(expr(names["size"]))
+        parts: dict[str, ast.expr | str | int] = {**names, "size": size or ast.Constant(float(count))}
         mean = expr("sum / size", **parts)
         squares = expr("max(0.0, square_sum - sum * (sum / size))", **parts)
-        return Moments(expr(names["shift"]), mean, squares, count), [*shift, *opening, *adding]
+        return Moments(expr(names["shift"]), mean, squares, count, size), [*shift, *opening, *adding]
 
     def _combine(self, one: Moments, names: dict[str, str]) -> list[ast.stmt]:
         """The moments so far, combined with ``one``."""
@@ -134,12 +157,15 @@ class OnePass:
             f"delta: T = {delta}\nshare: T = size / (seen + size)\n"
             f"squares += {added if one.squares is None else 'more + ' + added}\n"
             "inner += delta * share\nseen += size",
-            names,
+            {word: name for word, name in names.items() if word != "size"},
             one=one.base,
             rest=rest,
             more=expr(0.0) if one.squares is None else one.squares,
-            size=ast.Constant(float(one.count)),
+            size=one.size or ast.Constant(float(one.count)),
         )
+
+    def _cast(self, number: ast.expr) -> ast.expr:
+        return ast.Call(ast.Name(self.dtype, ast.Load()), [number], [])
 
     def _first(self, heads: Sequence[Loop]) -> ast.expr:
         return substitute(self.data, {head.var: head.start for head in heads})

@@ -45,6 +45,21 @@ def safe_divisor(divisor: ast.expr, scope: Scope, body: list[ast.stmt]) -> bool:
     return False
 
 
+def is_number_of_items(divisor: ast.expr, scope: Scope, body: list[ast.stmt]) -> bool:
+    """Whether it is made of a run-time scalar that depends on the number of items: for a whole batch, a literal."""
+    match divisor:
+        case ast.Call(ast.Name("float32" | "float64" | "min"), arguments):
+            return any(is_number_of_items(argument, scope, body) for argument in arguments)
+        case ast.BinOp(left, _, right):
+            return any(is_number_of_items(side, scope, body) for side in (left, right))
+        case ast.Subscript(ast.Name(name)) if name in scope:
+            return bool(scope[name].formula)
+        case ast.Name(name) if name in scope:
+            value = _definition(name, scope, body)
+            return value is not None and is_number_of_items(value, scope, body)
+    return False
+
+
 def _definition(name: str, scope: Scope, body: list[ast.stmt]) -> ast.expr | None:
     """The value of a local that only its declaration sets."""
     declared = scope[name].declared
@@ -125,7 +140,7 @@ def _pays(program: Program, nest: Nest, run: _Run) -> bool:
     if run.count < 2 or not run.certain:
         return False
     scope = scope_at(nest.body, run.first, program.buffers)
-    return safe_divisor(run.divisor, scope, nest.body)
+    return safe_divisor(run.divisor, scope, nest.body) and not is_number_of_items(run.divisor, scope, nest.body)
 
 
 def _with_local(program: Program, nest: Nest, run: _Run) -> list[ast.stmt]:
