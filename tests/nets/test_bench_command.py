@@ -144,13 +144,13 @@ def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         found = right(worker, data)
         return {name: values * 1.01 for name, values in found.items()} if worker.side.peer else found
 
-    def timed(worker: Worker, phase: str, runs: int) -> list[float]:
+    def timed(worker: Worker, phase: str, runs: int, **more: Any) -> Any:
         raise AssertionError("timed")
 
     monkeypatch.setattr(command, "sides", lambda *about: sides(*about)[:2])  # ours and one peer
     monkeypatch.setattr(command, "instruction_sets", lambda environment: "")
     monkeypatch.setattr(Worker, "results", wrong)
-    monkeypatch.setattr(Worker, "seconds", timed)
+    monkeypatch.setattr(Worker, "turn", timed)
     ran = run("relu", "--shape", "2,3,4")
     assert ran.exit_code == 1 and "differ from PyTorch's" in ran.output and "nothing was timed" in ran.output
 
