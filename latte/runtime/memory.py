@@ -185,9 +185,14 @@ class Memory(Mapping[str, np.ndarray]):
 
     def known(self, storage: str) -> np.ndarray | None:
         """The array of a storage; None where it has not been allocated yet: nothing has been computed."""
-        if not self.is_own(storage):
-            return self[storage] if self.own.region.arena is not None and storage in self else None
-        return self._held(self.plan.buffers[storage])
+        if self.is_own(storage):
+            return self._held(self.plan.buffers[storage])
+        span = self.spans(self.phase).get(storage)
+        if span is None:
+            return None
+        if span.region:  # among equals, which need no arena
+            return self._held(self.plan.equal[span.region][0])
+        return None if self.own.region.arena is None else self._shared(span)
 
     # --- phases ---------------------------------------------------------------------------------------------
     def ready(self, phase: str) -> None:
