@@ -112,7 +112,7 @@ def test_after_a_tiled_source_the_strided_loop_is_refused() -> None:
     with pytest.raises(Refused, match="not contiguous") as caught:
         net.compile()
     message = str(caught.value)
-    assert re.search(r"vectorize\('c_inner', (8|16)\)", message)  # _neuron_index_1_inner
+    assert re.search(r"vectorize\('forward', 'c_inner', (8|16)\)", message)  # _neuron_index_1_inner
     assert "vectorize(phase='forward', loop_var='_neuron_index_3'" in message
     assert __file__.rsplit("/", 1)[-1] in message
     assert not net.compiled
