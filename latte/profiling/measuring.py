@@ -90,13 +90,14 @@ def profile(session: Session, repeat: int = 10) -> Profile:
         processor_name(),
         executable.plan.target.name,
         session.runner.threads,
-        executable.batch_size,
+        executable.items,
         repeat,
         measured.rates.peak,
         measured.rates.memory,
         tuple(rows),
         measured.rates.level2,
         measured.rates.level3,
+        executable.batch_size,
     )
 
 

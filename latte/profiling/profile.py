@@ -61,6 +61,7 @@ class Profile:
         bandwidth: bytes a second of reading memory, the best round.
         rows: layer by layer and phase by phase, in the order in which they run.
         level2, level3: bytes a second of reading what these caches hold, likewise.
+        whole: items of a whole batch, for which operations and bytes are counted.
     """
 
     machine: str
@@ -73,6 +74,7 @@ class Profile:
     rows: tuple[Row, ...]
     level2: float = 0.0
     level3: float = 0.0
+    whole: int = 0
 
     @property
     def seconds(self) -> float:
@@ -83,7 +85,8 @@ class Profile:
     def title(self) -> str:
         """What was measured."""
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"training step, batch size {self.batch_size}, {self.target}, {threads} of {self.machine}"
+        counted = f" (operations and bytes of {self.whole})" if self.whole > self.batch_size else ""
+        return f"training step, batch size {self.batch_size}{counted}, {self.target}, {threads} of {self.machine}"
 
     @property
     def limits(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import getattr_static
 from pathlib import Path
 
 import pytest
@@ -88,13 +89,13 @@ def test_a_profile_has_the_batch_that_the_script_has_set(file: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_call_that_runs_a_net(file: Path, name: str) -> None:
-    before = [vars(Net)[each] for each in RUNS]
+    before = [getattr_static(Net, each) for each in RUNS]
     file.write_text(DECLARED + f"model = declared(3)\nmodel.compile()\nmodel.{name}()\n1 / 0")
     assert load_net(file)["wide3"].shape == (3,)
     file.write_text(DECLARED + "1 / 0")
     with pytest.raises(LatteError, match="ZeroDivisionError"):
         load_net(file)
-    assert before == [vars(Net)[each] for each in RUNS]
+    assert before == [getattr_static(Net, each) for each in RUNS]
 
 
 def test_nets_that_nothing_chooses_are_named(file: Path) -> None:
