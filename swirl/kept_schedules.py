@@ -29,7 +29,7 @@ from swirl.ir.anonymous import renamed_storage
 from swirl.ir.buffers import Buffer
 from swirl.later import Later, LaterMapping
 from swirl.memo import Memo, Memos
-from swirl.pipeline import Scheduled, Stage, schedule_declared
+from swirl.pipeline import Scheduled, Stage, has_replaced_parts, schedule_declared
 from swirl.plan_state import Given, PhaseNests, PlanState, Region, seen_by
 from swirl.recipe import Recipe
 from swirl.recorded import Outcome, shown
@@ -118,7 +118,8 @@ class KeptSchedules:
         Raises:
             LatteError: see :func:`swirl.pipeline.schedule`.
         """
-        seen, version = seen_by(state, declared), self._memos.version
+        seen = seen_by(state, declared)
+        version = None if has_replaced_parts() else self._memos.version
         memo = partial(self._memos.of, list(declared.programs()))
 
         def computed(declared: Declared, seen: PlanState) -> Scheduled | Declined:

@@ -84,7 +84,7 @@ class Memo:
         decode: Callable[[Any], T],
     ) -> T:
         """The same for a function with another kind of result, which ``encode`` makes a value of JSON (or None)."""
-        if self.known is None or not (_ours(function) and is_plain(arguments) and is_plain(options)):
+        if self.known is None or not (is_ours(function) and is_plain(arguments) and is_plain(options)):
             return function(program, *arguments, **options)
         call = _Call(function, anonymous(program), arguments, options)
         found = self.used.get(call.key) or self.known.get(call.key)
@@ -278,7 +278,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _ours(function: Callable[..., Any]) -> bool:
+def is_ours(function: Callable[..., Any]) -> bool:
     """Whether the function's source is one of this package's files."""
     if isinstance(function, Command):
         function = function.function

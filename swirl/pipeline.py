@@ -18,13 +18,14 @@ from swirl.inference import scheduled_anew
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.ir.validate import validate
-from swirl.memo import Memo
+from swirl.memo import Memo, is_ours
 from swirl.phases import INFERENCE
 from swirl.plan_layouts import finished, with_layer_region
 from swirl.plan_state import PlanState, joined_in, lone_region, region_of, resolve
 from swirl.recipe import Recipe, Schedule
 from swirl.recorded import Outcome
 from swirl.target import Target, get_target
+from swirl.transforms import COMMANDS
 from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.items import bound_items
@@ -249,7 +250,18 @@ def finish(stages: Sequence[Stage], memo: Memo | None = None) -> tuple[Stage, ..
 
 def finished_program(program: Program, memo: Memo | None = None) -> Program:
     """A program after the last of the stages that :func:`finish` adds, without those in between."""
-    return (memo or Memo()).program(_all_after_recipe, program)
+    memo = memo or Memo()
+    if not has_replaced_parts():
+        return memo.program(_all_after_recipe, program)
+    for _, rewrite in AFTER_RECIPE:
+        program = memo.program(rewrite, program)
+    return program
+
+
+def has_replaced_parts() -> bool:
+    """Whether a pass or a command is not this package's: what it makes is not kept under the names of those."""
+    passes = [rewrite for _, rewrite in (*BEFORE_RECIPE, *AFTER_RECIPE)]
+    return not all(map(is_ours, (*passes, *COMMANDS.values())))
 
 
 def _all_after_recipe(program: Program) -> Program:

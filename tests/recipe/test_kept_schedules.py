@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from latte import BatchNormLayer, ConvLayer, GELULayer, MemoryDataLayer, Net, Si
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
+from swirl import pipeline
 from swirl.cache import draft_folder, entry_lock, publish
 from swirl.errors import CommandError, RecipeError
+from swirl.ir.nest import Program
 from swirl.kept_schedules import FILE, KeptSchedules
 from swirl.memo import Memos
 from swirl.plan_layouts import finished
@@ -259,3 +262,19 @@ def test_damaged_entries_are_made_again(computed: list[str], folder: Path) -> No
                 (draft / FILE).write_text(content)
                 publish(draft, key, {}, verified=(FILE,))
             assert shown(planned(three())) == right, content[:200]
+
+
+def test_what_a_replaced_pass_makes_is_not_kept(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = shown(planned(three()))
+
+    def wrong(program: Program) -> Program:
+        return replace(program, nests=program.nests[:0])
+
+    for name in ("BEFORE_RECIPE", "AFTER_RECIPE"):
+        with monkeypatch.context() as patched:
+            patched.setattr(pipeline, name, (("wrong", wrong),))
+            assert planned(three()).scheduled[-1].kept.entry is None
+            program = finished(planned(three()).state, "l0", "forward", 8)
+            assert name == "BEFORE_RECIPE" or not pipeline.finished_program(program).nests
+        computed.clear()
+        assert shown(planned(three())) == right and not computed

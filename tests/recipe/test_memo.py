@@ -109,7 +109,7 @@ def test_a_second_compile_of_a_net_computes_nothing(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_kept(name: str) -> None:
     function = COMMANDS[name].function
-    assert memo_module._ours(COMMANDS[name])
+    assert memo_module.is_ours(COMMANDS[name])
     assert memo_module._name(COMMANDS[name]) == f"{function.__module__}.{COMMANDS[name].name}"
 
 
