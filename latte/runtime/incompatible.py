@@ -47,7 +47,8 @@ def incompatible(
         own: that are there.
         needed: those of the own ones that are missing where they are not given; all by default.
     """
-    unlike = [n for n, v in found.items() if n in own and (v.shape, v.dtype) != (own[n].shape, own[n].dtype)]
+    both = [name for name in own if name in found]
+    unlike = [n for n in both if (found[n].shape, found[n].dtype) != (own[n].shape, own[n].dtype)]
     return IncompatibleKeys(
         [name for name in (own if needed is None else needed) if name not in found],
         [name for name in found if name not in own],
