@@ -150,6 +150,8 @@ def test_bits_do_not_depend_on_who_runs_a_kernel(monkeypatch: pytest.MonkeyPatch
 @needs_two_cores
 @pytest.mark.usefixtures("nobody_places")
 def test_threads_on_one_core_move_apart() -> None:
+    if os.getloadavg()[0] > 1:
+        pytest.skip("other programs run here: there may be no idle core to move to")
     before = os.sched_getaffinity(0)
     runner, counted = Runner(2), np.zeros(4, np.int32)
     phase = runner.phase([(kernel("gathers", GATHERS), []), (kernel("counts", COUNTS), [counted])])
