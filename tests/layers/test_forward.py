@@ -21,6 +21,7 @@ from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from swirl.ir.buffers import DTYPES
 from swirl.ir.execute import execute
+from swirl.ir.item_numbers import value_of
 from swirl.ir.validate import validate
 
 # The executed nests add one product after the other in float32: 2**-24 relative for each of at most 300
@@ -39,6 +40,8 @@ def run(
         if name in given:
             arrays[name] = np.array(given[name], DTYPES[buffer.dtype])
             assert arrays[name].shape == buffer.shape
+        elif buffer.formula:
+            arrays[name] = np.full(1, value_of(buffer.formula, batch), DTYPES[buffer.dtype])
         elif buffer.role in ("param", "state"):
             arrays[name] = ensemble.initial(name)
         else:
