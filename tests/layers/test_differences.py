@@ -11,8 +11,10 @@ from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLaye
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from swirl.ir.execute import execute
+from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
 
+BATCH = 3
 STEP, BOUND = 1e-5, 1e-7  # the truncation is STEP² times a third derivative, rounding 1e-16 / STEP
 LAYERS: dict[str, tuple[tuple[int, ...], Callable[[Net, Ensemble], Ensemble]]] = {
     "batch_norm": ((2, 2, 3), BatchNormLayer),
@@ -27,6 +29,11 @@ def run(program: Program, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     """All arrays after the program; what is not known is NaN before it."""
     empty = {name: np.full(b.shape, np.nan if "float" in b.dtype else 0) for name, b in program.buffers.items()}
     made = {name: known[name].copy() if name in known else array for name, array in empty.items()}
+    made |= {
+        n: np.full(1, value_of(b.formula, BATCH), np.float64 if "float" in b.dtype else b.dtype)
+        for n, b in program.buffers.items()
+        if b.formula
+    }
     execute(program, made, arithmetic="float64")
     return {**known, **made}
 
@@ -34,10 +41,10 @@ def run(program: Program, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]
 @pytest.mark.parametrize("kind", LAYERS)
 def test_gradients_are_differences(kind: str) -> None:
     shape, make = LAYERS[kind]
-    net = Net(3, seed=0)
+    net = Net(BATCH, seed=0)
     net.force_backward = True
     layer = make(net, MemoryDataLayer(net, shape))
-    (programs,) = [each.programs for each in layer_programs(net.graph, 3) if each.ensemble is layer]
+    (programs,) = [each.programs for each in layer_programs(net.graph, BATCH) if each.ensemble is layer]
     forward, generator = programs["forward"], np.random.default_rng(1)
     moved = [name for name, buffer in forward.buffers.items() if buffer.role == "param" or name == "inputs"]
     given = {
