@@ -131,7 +131,7 @@ class KeptSchedules:
         if version is None or identity is None:
             return Kept(computed(declared, seen), None, (), memo)
         names = tuple(_owners(declared, seen)) if shares else ()
-        tokens = {name: f"zR{number}z" for number, name in enumerate(names)}
+        tokens = _tokens(names)
         parts = repr(self.target), declared.identity(tokens), repr(_renamed(seen, tokens, located=False))
         entry = self._entry(cache_key("region", version, identity, *parts))
         if entry.holds(recipes):
@@ -248,7 +248,7 @@ class _Entry:
         except _DAMAGED:
             pass
         made = make()
-        tokens = {name: f"zR{number}z" for number, name in enumerate(names)}
+        tokens = _tokens(names)
         bound = {local: renamed_storage(storage, tokens) for local, storage in made.bound.items()}
         added = {renamed_storage(s, tokens): replace(b, name=renamed_storage(s, tokens)) for s, b in made.added.items()}
         self._texts["kernels"][key] = json.dumps([asdict(made.source), bound, to_value(added), made.fixed])
@@ -292,6 +292,11 @@ def _is_entry(found: Any) -> bool:
 
 def _identity(recipe: Recipe | None) -> str | None:
     return "none" if recipe is None else recipe.identity
+
+
+def _tokens(names: Sequence[str]) -> dict[str, str]:
+    """Name → the token in its place."""
+    return {name: f"zR{number}z" for number, name in enumerate(names)}
 
 
 def _named(names: Sequence[str], text: str) -> str:
