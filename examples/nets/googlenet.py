@@ -80,7 +80,7 @@ def inception(net: Net, source: Ensemble, filters: tuple[int, ...], name: str) -
     branches.append(convolution(net, inner, three, f"{name}_branch2_1", kernel=3, pad=1))
     inner = convolution(net, source, before_five, f"{name}_branch3_0")
     branches.append(convolution(net, inner, five, f"{name}_branch3_1", kernel=3, pad=1))
-    inner = MaxPoolingLayer(net, source, 3, 1, 1, clamp=False)
+    inner = MaxPoolingLayer(net, source, 3, 1, 1)
     branches.append(convolution(net, inner, after_pooling, f"{name}_branch4_1"))
     return ConcatLayer(net, branches)
 
@@ -128,7 +128,7 @@ def convolution(
 
 def pooled(net: Net, source: Ensemble, kernel: int = 3) -> Ensemble:
     """The largest of windows at distance 2; the size is rounded up."""
-    return MaxPoolingLayer(net, source, kernel, 2, clamp=False)
+    return MaxPoolingLayer(net, source, kernel, 2, ceil_mode=True, clamp=False)
 
 
 def net() -> Net:

@@ -37,7 +37,7 @@ from latte.planning.defaults import blocking, nests, packing, panels, past_cache
 from latte.planning.defaults.register_tiles import register_tile
 from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
 from latte.planning.defaults.trials import Trials
-from latte.runtime.kernels import generate_kernels
+from latte.runtime.kernels import generated_kernels
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
 from swirl.codegen.emit import listing
@@ -1081,7 +1081,7 @@ def test_sums_beside_other_statements_stay_in_registers() -> None:
     RNNLayer(net, MemoryDataLayer(net, (3, 4)), 32)
     plan, _ = planned(net, TARGETS["avx2"])
     (step,) = (item for item in plan.scheduled if item.unit.name == "rnn1_step1")
-    program = step.finished("backward", plan.state, plan.target)[-1].program
+    program = step.stages("backward", plan.state, plan.target)[-1].program
     added = [nest for nest in program.nests if "weights_hh" in nest.arguments]
     assert len(added) == 1 and "grad_inputs" not in added[0].arguments
     assert re.search(r"for k in .*\n(.*\n)*? +grad_inputs1_t\[.*\] \+= ", added[0].text), added[0].text
@@ -1306,7 +1306,7 @@ def test_lanes_that_write_every_second_element_fill_the_row(target: str) -> None
     for layer in net.ensembles:
         net.use_recipe(layer, None)
     plan, _ = planned(net, TARGETS[target])
-    code = {(each.unit.name, each.phase): each.source.source for each in generate_kernels(plan)}
+    code = {(each.unit.name, each.phase): each.source.source for each in generated_kernels(plan)}
     assert "interleaved<" in code["interpolation1", "forward"] and "interleaved<" in code[pooled.name, "backward"]
     applied = applied_texts(plan.outcomes["interpolation1"])
     orders = [text for text in applied if text.startswith("reorder('backward'")]
