@@ -260,6 +260,18 @@ class CommandMethods:
         """Put zeros around a buffer in memory (a halo), and drop the conditions that keep reads from going there."""
         raise NotImplementedError
 
+    def shift_mean(
+        self,
+        phase: str,
+        loop_var: LoopName,
+        *,
+        occurrence: int | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
+    ) -> tuple[str, ...]:
+        """Compute a mean from differences to the first element: the mean of equal numbers is that number."""
+        raise NotImplementedError
+
     def split(
         self, phase: str, loop_var: LoopName, at: Cuts, *, nest: NestName | None = None, optional: bool = False
     ) -> tuple[str, ...]:

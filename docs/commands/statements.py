@@ -184,6 +184,41 @@ EXAMPLES = [
         ),
     ),
     Example(
+        "shift_mean",
+        nests(
+            """
+            for n in range(4):
+                mean[n] = 0.0
+                for f in range(768):
+                    mean[n] += x[n, f]
+                mean[n] = mean[n] / 768.0
+                for f in range(768):
+                    y[n, f] = x[n, f] - mean[n]
+            """,
+            mean=(4,),
+            x=(4, 768),
+            y=(4, 768),
+        ),
+        's.shift_mean("forward", "f", occurrence=0)',
+        Refusal(
+            's.shift_mean("forward", "f")',
+            's.vectorize("forward", "f", 16)',
+            "Nothing is centred by this mean: it has its digits, and more partial sums give it more.",
+            nests(
+                """
+                for n in range(4):
+                    mean[n] = 0.0
+                    for f in range(768):
+                        mean[n] += x[n, f]
+                    mean[n] = mean[n] / 768.0
+                """,
+                mean=(4,),
+                x=(4, 768),
+            ),
+        ),
+        "The default schedule begins with it. `moments` contains it.",
+    ),
+    Example(
         "partial_sums",
         nests(
             """

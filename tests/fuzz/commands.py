@@ -28,6 +28,8 @@ RECIPES: tuple[tuple[str, ...], ...] = (
     ("tile_loop", "reorder", "vectorize", "parallelize"),
     ("moments", "vectorize", "parallelize"),
     ("moments", "distribute", "interchange", "fuse", "vectorize"),
+    ("shift_mean", "vectorize", "unroll", "parallelize"),
+    ("canonicalise", "shift_mean", "flatten", "vectorize"),
     ("partial_sums", "vectorize"),
     ("set_padding", "vectorize"),
     ("pack", "vectorize", "prefetch"),
@@ -66,6 +68,7 @@ RECIPES: tuple[tuple[str, ...], ...] = (
 NESTS = {
     "flatten": "whole",
     "moments": "statistics",
+    "shift_mean": "statistics",
     "canonicalise": "statistics",
     "partial_sums": "product",
     "set_padding": "window",
@@ -299,6 +302,9 @@ class CommandMaker:
         how = self.pick(({}, {"inner": self.loop()}, {"once": True}))
         return (self.loop(),), how | self.pick(({}, {"apart": True}))
 
+    def shift_mean(self) -> Any:
+        return (self.loop(),), self.pick(({}, {"occurrence": self.pick((0, 0, -1, 1))}))
+
     def rename(self) -> Any:
         return (self.loop(), self.pick(("r", "s", self.loop()))), self.pick(({}, {"occurrence": self.pick((0, -1, 1))}))
 
@@ -337,6 +343,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "locate": CommandMaker.locate,
     "factor": CommandMaker.factor,
     "moments": CommandMaker.moments,
+    "shift_mean": CommandMaker.shift_mean,
     "rename": CommandMaker.rename,
     "partial_sums": CommandMaker.outer,
     "set_padding": CommandMaker.set_padding,

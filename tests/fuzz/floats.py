@@ -44,7 +44,7 @@ REORDER = frozenset(
     }
 )
 """Commands after which accumulations (``+=``, ``-=``, ``*=``, ``max``, ``min``) may take another order."""
-EXPAND = frozenset({"factor", "moments"})
+EXPAND = frozenset({"factor", "moments", "shift_mean"})
 """Commands that use the laws of real numbers."""
 ZEROS = " with zeros"
 """The suffix of the name of ``pack`` with this option."""

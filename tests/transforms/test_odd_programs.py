@@ -230,6 +230,7 @@ MAKERS: dict[str, Callable[[Arguments], tuple[tuple[Any, ...], dict[str, Any]]]]
     "scalar_expand": lambda a: ((a.local(), a.pick(None, a.loop())), {}),
     "scalar_replace": lambda a: ((a.pick(None, a.buffer()),), {}),
     "set_padding": lambda a: ((a.buffer(), a.pick((1, 1), 1), a.pick((0, 2), 2)), {}),
+    "shift_mean": lambda a: ((a.loop(),), {}),
     "split": lambda a: ((a.loop(), a.cuts()), {}),
     "store_local": lambda a: ((a.local(),), {}),
     "stream": lambda a: ((a.buffer(),), {}),

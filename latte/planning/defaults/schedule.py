@@ -15,6 +15,7 @@ from math import lcm, prod
 from pathlib import Path
 
 from latte.planning.defaults.blocking import all_make, gains_alone, order_products
+from latte.planning.defaults.digits import keep_digits
 from latte.planning.defaults.gathering import gather
 from latte.planning.defaults.joining import join
 from latte.planning.defaults.layouts import block_results, follow_blocks
@@ -92,6 +93,7 @@ class PhaseSchedule:
 
     def write(self) -> None:
         """Apply the commands."""
+        keep_digits(self.trials)
         if self.trials.phase == next((phase for phase in self.trials.s.programs if phase != INFERENCE), None):
             follow_blocks(self.trials)
         if self.trials.phase == "forward":

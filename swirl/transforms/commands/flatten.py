@@ -9,7 +9,7 @@ from math import prod
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import is_name, prefetch_of
-from swirl.ir.nest import Loop, Nest, Program, expr, loop_of, names_in, reference, references, subscripts, variable_of
+from swirl.ir.nest import Loop, Nest, Program, constant, expr, loop_of, names_in, reference, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, clone
@@ -30,7 +30,8 @@ def flatten(program: Program, loop_vars: LoopNames) -> Program:
             for x in range(56):             →           value[n, c, yx] = max(0.0, inputs[n, c, yx])
                 value[n, c, y, x] = …
 
-    This program sees the arrays with the joined dimension; memory is the same. A random number's position may use the
+    This program sees the arrays with the joined dimension; memory is the same. Elsewhere, an element of constant
+    subscripts, as the first one of an image, has its place in that dimension. A random number's position may use the
     loops' variables if it counts the elements in the same way: ``rand(s, 0, 1, (n * 56 + y) * 56 + x)``.
 
     Args:
@@ -76,6 +77,7 @@ def flatten(program: Program, loop_vars: LoopNames) -> Program:
             "asked to be flattened",
             way_out=nested,
         )
+    program = program.with_nests([_with_elements(program, nest, joined) for nest in program.nests])
     buffers = {}
     for name, (dim, count) in joined.items():
         shape = program.buffers[name].shape
@@ -219,6 +221,30 @@ class _Join(Transformer):
             raise self.fail(node, "is flattened in other dimensions elsewhere")
         others = [self.visit(index) for index in (*indices[:dim], *indices[dim + len(self.group) :])]
         return reference(name, [*others[:dim], expr(self.var), *others[dim:]], isinstance(node.ctx, ast.Store))
+
+
+def _with_elements(program: Program, nest: Nest, joined: dict[str, tuple[int, int]]) -> Nest:
+    """A nest in which elements of flattened arrays whose old subscripts are literals have the joined one."""
+
+    class Place(Transformer):
+        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+            self.generic_visit(node)
+            name, indices = unparse(node.value), subscripts(node)
+            if name not in joined or len(indices) != len(program.buffers[name].shape):
+                return node
+            dim, count = joined[name]
+            place = 0
+            for index, extent in zip(
+                indices[dim : dim + count], program.buffers[name].shape[dim : dim + count], strict=True
+            ):
+                value = constant(index)
+                if value is None:
+                    return node
+                place = place * extent + value
+            joint = [*indices[:dim], expr(place), *indices[dim + count :]]
+            return reference(name, joint, isinstance(node.ctx, ast.Store))
+
+    return nest.with_body([Place().visit(clone(statement)) for statement in nest.body])
 
 
 def _check_all_flat(program: Program) -> None:

@@ -26,7 +26,7 @@ from swirl.transforms.rewrites.one_pass_moments import Moments, OnePass, Parts
 from swirl.transforms.rewrites.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve, taken_names
 from swirl.transforms.rewrites.strips import plain_loop
-from swirl.transforms.rewrites.sum_loops import Sum, sum_of
+from swirl.transforms.rewrites.sum_loops import Sum, sum_of, zeroing
 
 NOTE = "asked for moments in one pass"
 TOTAL = "sum of the data"
@@ -172,7 +172,7 @@ class _Pair:
         Raises:
             _Stopped: the loop is not the first of such a pair.
         """
-        zeroing = self._check_start()
+        start = self._check_start()
         values = self._start()
         means: list[ast.stmt] = []
         data_names = names_in(self.first.data) - {head.var for head in self.first.heads}
@@ -184,7 +184,7 @@ class _Pair:
                     tried = True
                     scale = self._variance(second, values)
                     if scale is not None:
-                        return self._joined(statement, second, scale, zeroing, means)
+                        return self._joined(statement, second, scale, start, means)
             elif not isinstance(statement, ast.If) and self._follow(statement, values):
                 means.append(statement)
             stored = set(stored_in([statement], declared=True))
@@ -214,16 +214,10 @@ class _Pair:
 
     def _check_start(self) -> ast.stmt:
         """Where the target is set to 0, which it must be before the loop."""
+        found = zeroing(self.block[: self.position], self.first.target)
+        if found is not None:
+            return found
         name = unparse(self.first.target)
-        for statement in reversed(self.block[: self.position]):
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-                target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-                if unparse(target) == name:
-                    if polynomial(statement.value) == number(0):
-                        return statement
-                    break
-            if name.split("[")[0] in stored_in([statement], declared=True):
-                break
         raise self._stop(
             1, f"{name} is not known to start at 0", way_out=f"{name} = 0.0 belongs before the loop, in the same block"
         )
@@ -279,7 +273,7 @@ class _Pair:
         return None
 
     def _joined(
-        self, node: ast.stmt, second: Sum, scale: Fraction, zeroing: ast.stmt, means: list[ast.stmt]
+        self, node: ast.stmt, second: Sum, scale: Fraction, start: ast.stmt, means: list[ast.stmt]
     ) -> Program:
         program, found, one_pass = self._one_pass()
         assert found.rest is not None and found.squares is not None
@@ -300,8 +294,8 @@ class _Pair:
         dead = self._dead(replaced)
         whole = "moments has counted the items of a whole batch" if self.iterations.over_items and not dead else ""
         replaced[id(loop)] = [*one_pass, *([] if dead else [total])]
-        if isinstance(zeroing, ast.Assign) and not self._read_between(zeroing):
-            replaced[id(zeroing)] = []
+        if isinstance(start, ast.Assign) and not self._read_between(start):
+            replaced[id(start)] = []
         assert isinstance(second.target, (ast.Name, ast.Subscript))
         squares = of_atom(Atom(found.squares)) * number(abs(scale))
         add = ast.AugAssign(clone(second.target), ast.Add() if scale > 0 else ast.Sub(), squares.to_expr())
@@ -310,10 +304,10 @@ class _Pair:
         made = program.with_nest(self.site.nest, make_nest(self.nest.label, body, program.buffers))
         return replace(made, fixed=self.iterations.fixed or whole)
 
-    def _read_between(self, zeroing: ast.stmt) -> bool:
+    def _read_between(self, start: ast.stmt) -> bool:
         """Whether anything reads the target between its first value and the loop."""
         name = unparse(self.first.target).split("[")[0]
-        return any(name in names_in(s) for s in self.block[self.block.index(zeroing) + 1 : self.position])
+        return any(name in names_in(s) for s in self.block[self.block.index(start) + 1 : self.position])
 
     def _dead(self, replaced: dict[int, list[ast.stmt]]) -> bool:
         """Whether the sum itself is overwritten before anything reads it."""

@@ -68,7 +68,7 @@ def joined_updates(program: Program, nest: Nest, path: Path) -> Nest:
     """The nest with ``y[i] = a`` and ``y[i] += b`` right after it made one assignment, in the loop at ``path``."""
 
     def floating(node: ast.expr) -> bool:
-        return _is_float(program, nest, node)
+        return is_float(program, nest, node)
 
     def block(body: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
@@ -99,7 +99,7 @@ def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bo
     return changed(first, value=ast.BinOp(first.value, second.op, second.value))
 
 
-def _is_float(program: Program, nest: Nest, node: ast.expr) -> bool:
+def is_float(program: Program, nest: Nest, node: ast.expr) -> bool:
     """Whether an expression is made of floating-point numbers alone (and of literals)."""
     match node:
         case ast.Name() | ast.Subscript():
@@ -107,12 +107,12 @@ def _is_float(program: Program, nest: Nest, node: ast.expr) -> bool:
         case ast.Constant():
             return not isinstance(node.value, bool)
         case ast.IfExp():
-            return all(_is_float(program, nest, part) for part in (node.body, node.orelse))
+            return all(is_float(program, nest, part) for part in (node.body, node.orelse))
         case ast.BinOp():
-            return all(_is_float(program, nest, part) for part in (node.left, node.right))
+            return all(is_float(program, nest, part) for part in (node.left, node.right))
         case ast.UnaryOp():
-            return not isinstance(node.op, ast.Not) and _is_float(program, nest, node.operand)
+            return not isinstance(node.op, ast.Not) and is_float(program, nest, node.operand)
         case ast.Call():
             cast = unparse(node.func).startswith("float")
-            return cast or all(_is_float(program, nest, part) for part in node.args)
+            return cast or all(is_float(program, nest, part) for part in node.args)
     return False

@@ -1,4 +1,4 @@
-"""Loops that add up one expression, for ``moments``."""
+"""Loops that add up one expression, for ``moments`` and ``shift_mean``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
+from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, substitute
-from swirl.ir.polynomial import Polynomial, polynomial
+from swirl.ir.polynomial import Polynomial, number, polynomial
 from swirl.ir.printing import unparse
+from swirl.ir.trees import name_of
 from swirl.transforms.rewrites.blocks import dtype_of
 from swirl.transforms.rewrites.moving import Moving
 
@@ -70,3 +72,19 @@ def sum_of(program: Program, nest: Nest, node: ast.stmt) -> Sum | None:
         ((monomial, scale),) = whole.terms.items()
         data = Polynomial({monomial: Fraction(1)}, whole.atoms).to_expr()
     return Sum(tuple(heads), moving, last.target, data, scale, whole, dtype_of(program, nest, last.target))
+
+
+def zeroing(before: Sequence[ast.stmt], target: ast.expr) -> ast.Assign | ast.AnnAssign | None:
+    """The last statement that stores to ``target``, or to an array that it is in, where that sets it to zero.
+
+    Args:
+        before: the statements of a block before a loop that adds to it.
+    """
+    for statement in reversed(before):
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            place = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            if unparse(place) == unparse(target):
+                return statement if polynomial(statement.value) == number(0) else None
+        if name_of(target) in stored_in([statement], declared=True):
+            return None
+    return None
