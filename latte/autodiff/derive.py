@@ -12,7 +12,7 @@ from latte.autodiff.finish import Gradients, Variables, finish
 from latte.autodiff.gather import gather
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
-from latte.autodiff.saved import save_local, save_version
+from latte.autodiff.saved import multiple_of, save_local, save_version
 from latte.autodiff.tapes import Tapes, first_wins, normalised
 from latte.autodiff.values import Choices, Overwritten, TooDear
 from swirl.errors import DerivativeError
@@ -85,11 +85,12 @@ def _kept_as_needed(forward: Program, by: Variables, choices: Choices, taken: Co
         try:
             return _attempt(program, by, choices, taken, notes)
         except TooDear as found:
-            program = save_local(program, found.local, taken)
+            kept = multiple_of(program, found.local, choices.keepable - choices.recompute)
+            program = save_local(program, kept, taken)
             again = f"computing it again would move {found.bytes_again}"
             if found.bytes_again is None:
                 again = "it cannot be computed again"
-            notes.append(f"{found.local} is kept: {found.bytes_kept} bytes a time, {again}")
+            notes.append(f"{kept} is kept: {found.bytes_kept} bytes a time, {again}")
         except Overwritten as found:
             changed = save_version(program, found.name, found.by.path[0][1], taken)
             if changed is None:

@@ -13,6 +13,7 @@ from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
 from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, make_nest, reference, substitute
 from swirl.ir.paths import Path, edit_block
+from swirl.ir.polynomial import polynomial
 from swirl.ir.printing import unparse
 from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
@@ -61,6 +62,28 @@ def save_local(program: Program, local: str, taken: Collection[str] = ()) -> Pro
     buffers = {**program.buffers, name: buffer}
     made = [make_nest(old.label, body, buffers) for old, body in zip(program.nests, nests, strict=True)]
     return Program(program.name, tuple(made), buffers, program.aliases, program.commands)
+
+
+def multiple_of(program: Program, local: str, keepable: Collection[str]) -> str:
+    """The local to keep for ``local``: a multiple of it, as a mean is of a sum, where nothing else reads it. Backward
+    then has the multiple in the bits that forward had.
+
+    Args:
+        keepable: locals that may be kept.
+    """
+    every = sites([list(nest.body) for nest in program.nests])
+    home = next(site for site in every if local in site.changed)
+    readers = [site for site in every if local in site.touched - site.changed]
+    if len(readers) != 1 or readers[0].path[:-1] != home.path[:-1]:
+        return local
+    first, reader = home.node, readers[0].node
+    if not isinstance(first, ast.AnnAssign) or not isinstance(reader, ast.AnnAssign) or reader.value is None:
+        return local
+    name = name_of(reader.target)
+    if name not in keepable or sum(name in site.changed for site in every) > 1:
+        return local
+    same = unparse(reader.annotation) == unparse(first.annotation)
+    return name if same and polynomial(reader.value).terms.keys() == {(local,)} else local
 
 
 def _as_an_array(loops: Sequence[Loop], known: Iterable[Statement]) -> list[Loop]:

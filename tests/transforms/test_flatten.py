@@ -9,7 +9,7 @@ from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
 from swirl.target import Target
 from swirl.transforms import COMMANDS
-from tests.support import assert_compiles_to_same, assert_same
+from tests.support import assert_compiles_to_same, assert_same, program
 
 TEXT = """
 for n in range(3):
@@ -67,3 +67,31 @@ def test_any_number_of_parallel_loops_collapse(order: str, target: Target) -> No
 def test_a_sequential_loop_between_two_parallel_ones_is_refused(order: str) -> None:
     with pytest.raises(Refused, match="not directly"):
         COMMANDS["parallelize"](rows(9), list(order))
+
+
+def differences(element: str) -> Program:
+    return program(
+        f"""
+for n in range(3):
+    for c in range(4):
+        first: float32 = x[n, c, {element}]
+        for h in range(5):
+            for w in range(7):
+                y[n, c, h, w] = x[n, c, h, w] - first
+""",
+        x=(3, 4, 5, 7),
+        y=(3, 4, 5, 7),
+    )
+
+
+@pytest.mark.parametrize(("element", "place"), [("0, 0", 0), ("4, 6", 34), ("2, 3", 17)])
+def test_one_element_has_its_place_in_the_joined_dimension(element: str, place: int, target: Target) -> None:
+    before = differences(element)
+    after = COMMANDS["flatten"](before, ["h", "w"])
+    assert f"first: float32 = x[n, c, {place}]" in after.text
+    assert_compiles_to_same(assert_same(before, after), target)
+
+
+def test_an_element_that_moves_is_refused() -> None:
+    with pytest.raises(Refused, match="x"):
+        COMMANDS["flatten"](differences("n, 0"), ["h", "w"])

@@ -53,7 +53,7 @@ for n in range(2):
 
 
 def other(e: int) -> Program:
-    """Locals, other names and places, data that are an expression of a local, a mean beside the sum, a loop from 2 on."""
+    """Locals, other names, data that are an expression of a local, a mean beside the sum, a loop from 2 on."""
     return program(
         f"""
 for i in range(2):

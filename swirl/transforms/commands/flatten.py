@@ -9,7 +9,19 @@ from math import prod
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, loop_range, ranges_at, simplify
 from swirl.ir.hints import is_name, prefetch_of
-from swirl.ir.nest import Loop, Nest, Program, constant, expr, loop_of, names_in, reference, references, subscripts, variable_of
+from swirl.ir.nest import (
+    Loop,
+    Nest,
+    Program,
+    constant,
+    expr,
+    loop_of,
+    names_in,
+    reference,
+    references,
+    subscripts,
+    variable_of,
+)
 from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, clone

@@ -272,9 +272,7 @@ class _Pair:
                 return scale
         return None
 
-    def _joined(
-        self, node: ast.stmt, second: Sum, scale: Fraction, start: ast.stmt, means: list[ast.stmt]
-    ) -> Program:
+    def _joined(self, node: ast.stmt, second: Sum, scale: Fraction, start: ast.stmt, means: list[ast.stmt]) -> Program:
         program, found, one_pass = self._one_pass()
         assert found.rest is not None and found.squares is not None
         mean = of_atom(Atom(expr("base + rest", base=found.base, rest=found.rest)))
