@@ -29,6 +29,7 @@ from swirl.transforms import COMMANDS
 from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.items import bound_items
+from swirl.transforms.passes.long_sums import long_sums
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
 from swirl.transforms.passes.whole_vectors import whole_vectors
@@ -37,6 +38,7 @@ from swirl.transforms.rewrites.joined_programs import Part, join
 BEFORE_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (("canonical", canonicalise),)
 AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
     ("tidy", tidy),
+    ("sums", long_sums),
     ("scalars", scalar_replace),
     ("hoist", hoist),
     ("vectors", whole_vectors),

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,7 @@ from swirl.ir.nest import Program
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.canonical import canonicalise
+from swirl.transforms.passes.long_sums import long_sums
 from swirl.transforms.passes.tidy import tidy
 from swirl.transforms.passes.whole_vectors import whole_vectors
 from tests.fuzz.commands import RECIPES, Command, CommandMaker
@@ -28,9 +30,12 @@ PASSES: dict[str, Callable[[Program], Program]] = {
     "canonicalise": canonicalise,
     "tidy": tidy,
     "whole_vectors": whole_vectors,
+    "long_sums": partial(long_sums, long=5, part=3),
 }
-FINISH: tuple[Command, ...] = tuple((name, (), {}) for name in ("tidy", "scalar_replace", "hoist", "whole_vectors"))
-"""What the compiler does after every recipe."""
+FINISH: tuple[Command, ...] = tuple(
+    (name, (), {}) for name in ("tidy", "long_sums", "scalar_replace", "hoist", "whole_vectors")
+)
+"""What the compiler does after every recipe; sums of few terms are long ones here."""
 
 
 SECONDS = 30.0

@@ -337,6 +337,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "canonicalise": CommandMaker.nothing,
     "tidy": CommandMaker.nothing,
     "whole_vectors": CommandMaker.nothing,
+    "long_sums": CommandMaker.nothing,
     "reverse": CommandMaker.looped,
     "scalar_expand": CommandMaker.scalar_expand,
     "if_convert": CommandMaker.optional,

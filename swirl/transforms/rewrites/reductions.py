@@ -90,7 +90,7 @@ def reductions_over(body: list[ast.stmt], path: Path) -> list[Reduction]:
         moves = names_in(reduction.target)
         if own in moves or moves & declared or _moving_inside(node, moves):
             continue
-        if _only_accumulated(node, reduction):
+        if only_accumulated(node, reduction):
             found[reduction.text] = reduction
     return list(found.values())
 
@@ -148,7 +148,7 @@ def _region(body: list[ast.stmt], path: Path, reduction: Reduction) -> Path:
             continue
         if kind_of(node) == "parallel" or _declares(node, reduction.name):
             break
-        if names_in(reduction.target) & {variable_of(node)} or not _only_accumulated(node, reduction):
+        if names_in(reduction.target) & {variable_of(node)} or not only_accumulated(node, reduction):
             break
         best = path[:depth]
     return best
@@ -158,7 +158,7 @@ def _declares(node: ast.For, name: str) -> bool:
     return any(isinstance(s, ast.AnnAssign) and unparse(s.target) == name for s in statements_in(node))
 
 
-def _only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) -> bool:
+def only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) -> bool:
     """Whether a statement does nothing with the target but accumulate into it; with ``every``, into any element of the
     array that it is one of."""
     uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
@@ -348,7 +348,7 @@ def _made(nest: Nest, region: Path, partials: _Partials) -> str | None:
         later = _names(block[last + len(after) :])
         sums = Reduction(found.element(found.here), partials.reduction.kind)
         unused = name not in meanwhile | later and partials.reduction.name not in meanwhile
-        if unused and _only_accumulated(block[place], sums, every=True):
+        if unused and only_accumulated(block[place], sums, every=True):
             return name
     return None
 
