@@ -23,7 +23,7 @@ from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
 from swirl.cache import cache_contents, cache_folder, clear_cache
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
-from swirl.dump.compare import TOLERANCE, compare_stages
+from swirl.dump.compare import compare_stages
 from swirl.dump.write import dump_stages
 from swirl.errors import CommandError
 from swirl.jit import progress_console
@@ -110,14 +110,21 @@ def tune_by_hand(
         click.echo("")
 
 
+_TOLERANCE = click.option(
+    "--tolerance",
+    type=float,
+    help="relative to the largest value of a buffer; by default 1e-5, more where sums have more than 280 terms",
+)
+
+
 # --- stages -------------------------------------------------------------------------------------------------
 @main.command()
 @click.argument("first", type=Source)
 @click.argument("second", type=Source)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the data")
-@click.option("--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer")
+@_TOLERANCE
 @click.option("--compiled", type=click.Choice(list(TARGETS)), help="compile both for a target, in place of Python")
-def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: str | None) -> None:
+def compare(first: Path, second: Path, seed: int, tolerance: float | None, compiled: str | None) -> None:
     """Run two stages that SWIRL_DUMP wrote on the same data.
 
     Names the first buffer and element that differ; the exit status is 1 then.
@@ -134,7 +141,7 @@ def compare(first: Path, second: Path, seed: int, tolerance: float, compiled: st
 @click.option("--layer", help="only this ensemble, or chain (conv1_relu1)")
 @click.option("--phase", help="only this phase")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the data")
-@click.option("--tolerance", default=TOLERANCE, show_default=True, help="relative to the largest value of a buffer")
+@_TOLERANCE
 @click.option(
     "--compiled",
     type=click.Choice(list(TARGETS)),
@@ -146,7 +153,7 @@ def bisect(
     layer: str | None,
     phase: str | None,
     seed: int,
-    tolerance: float,
+    tolerance: float | None,
     compiled: str | None,
     target: str | None,
 ) -> None:

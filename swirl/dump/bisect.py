@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from swirl.dump.compare import TOLERANCE, Comparison, compared
+from swirl.dump.compare import Comparison, compared
 from swirl.dump.read import STAGES, DumpedStage, compiled_stages, functions_of, read_stage
 from swirl.errors import LatteError
 from swirl.ir.nest import Program
@@ -74,7 +74,7 @@ def bisect_stages(
     folder: Path,
     *,
     seed: int = 0,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     target: str | None = None,
     code: str | None = None,
     progress: Callable[[str], None] | None = None,
@@ -84,7 +84,7 @@ def bisect_stages(
     Args:
         folder: of one ensemble and phase, as ``SWIRL_DUMP`` writes it; stages may have been edited.
         seed: of the data.
-        tolerance: relative to the largest magnitude in a buffer.
+        tolerance: relative to the largest magnitude in a buffer; see :func:`swirl.dump.compare.compare_stages`.
         target: run the stages compiled for this target, in place of Python. By default Python runs them, or where that
             takes too long, they are compiled for the portable target with ``-O2``: ``compiled`` of the result says so.
         code: also run the last stage compiled for this target with the flags of nets, and compare it with the other run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,13 @@ from swirl.dump.read import DumpedStage, compiled_stages, read_stage
 from swirl.errors import LatteError
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program
+from swirl.ir.trips import most_terms
 
 TOLERANCE = 1e-5
 """Relative to the largest value in a buffer: a hundred roundings of float32, for sums in another order."""
+ROUNDINGS = 10.0
+"""Of float32, for each root of the number of terms that a sum has: how far sums of random numbers in two orders may be
+apart. On average it is less than one (Higham, *Accuracy and Stability of Numerical Algorithms*, section 4.3)."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,15 @@ def _functions(program: Program) -> set[str]:
 
 
 def compare_stages(
-    first: str | Path, second: str | Path, *, seed: int = 0, tolerance: float = TOLERANCE, target: str | None = None
+    first: str | Path, second: str | Path, *, seed: int = 0, tolerance: float | None = None, target: str | None = None
 ) -> Comparison:
     """Run two dumped stages on the same data and compare every buffer that both have.
 
     Args:
         first, second: files that ``SWIRL_DUMP`` wrote.
         seed: of the data.
-        tolerance: relative to the largest magnitude in a buffer; 0 asks for equal bits.
+        tolerance: relative to the largest magnitude in a buffer; 0 asks for equal bits. By default 1e-5, or more where
+            there are sums of more than 280 terms: :func:`usual_tolerance`.
         target: run both compiled for this target, in place of Python (which takes long for large layers).
 
     Raises:
@@ -112,13 +117,21 @@ def compare_stages(
     return compared(*stages, seed=seed, tolerance=tolerance)
 
 
-def compared(first: DumpedStage, second: DumpedStage, *, seed: int, tolerance: float) -> Comparison:
+def usual_tolerance(*programs: Program) -> float:
+    """How far results of two orders of the same sums may be apart, relative to the largest value in a buffer: random
+    numbers lose as many roundings as the root of the number of terms is long."""
+    return max(TOLERANCE, ROUNDINGS * 2.0**-24 * sqrt(max(map(most_terms, programs))))
+
+
+def compared(first: DumpedStage, second: DumpedStage, *, seed: int, tolerance: float | None) -> Comparison:
     """Two stages that have been read, each run in its way: see :func:`compare_stages`.
 
     Raises:
         LatteError: the two are not of one layer and phase, or the tolerance is invalid.
     """
     _check(tolerance)
+    if tolerance is None:
+        tolerance = usual_tolerance(first.program, second.program)
     shared, skipped = _comparable(first, second)
     given, arrays = first.arrays(seed), second.arrays(seed)
     arrays |= {other: given[name].reshape(arrays[other].shape) for name, other in shared.items()}
@@ -128,8 +141,8 @@ def compared(first: DumpedStage, second: DumpedStage, *, seed: int, tolerance: f
     return Comparison(first.path, second.path, tuple(differences(left, right, tolerance)), tuple(skipped))
 
 
-def _check(tolerance: float) -> None:
-    if not tolerance >= 0:
+def _check(tolerance: float | None) -> None:
+    if tolerance is not None and not tolerance >= 0:
         raise LatteError(f"a tolerance is a number of at least 0, not {tolerance}")
 
 

@@ -1,15 +1,17 @@
-"""How often loops run, and how many instructions threads can share: quick upper bounds."""
+"""How often loops run, how many terms sums have, and how many instructions threads can share: quick upper bounds."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range
+from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range, ranges_at
 from swirl.ir.functions import COSTLY
-from swirl.ir.nest import Loop, Program, expr, kind_of, loop_of
+from swirl.ir.names import scope_at
+from swirl.ir.nest import Loop, Program, expr, kind_of, loop_of, names_in, variable_of
+from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children
+from swirl.ir.trees import children, name_of
 
 UNKNOWN_TRIPS = 8
 """Iterations of a loop whose bounds are not known."""
@@ -55,6 +57,30 @@ def _at_least(form: Affine) -> Iterator[Affine]:
                 yield from _at_least(rest.add(part, coefficient))
             return
     yield form
+
+
+def most_terms(program: Program) -> int:
+    """The terms of the longest sum of floating-point numbers, at the most; one where there is no sum."""
+    most = 1
+    for nest in program.nests:
+        for path, node in walk(nest.body):
+            if not isinstance(node, ast.AugAssign) or not isinstance(node.op, (ast.Add, ast.Sub)):
+                continue
+            home = scope_at(nest.body, path, program.buffers)[name_of(node.target)]
+            if home.dtype.startswith("float"):
+                outermost = len(home.declared) if home.declared is not None else 1
+                most = max(most, _terms(nest.body, path, outermost, names_in(node.target)))
+    return most
+
+
+def _terms(body: list[ast.stmt], path: Path, outermost: int, moving: set[str]) -> int:
+    """Iterations of the loops around a statement from a depth on, but for those over these variables."""
+    terms = 1
+    for depth in range(outermost, len(path)):
+        around = at(body, path[:depth])
+        if isinstance(around, ast.For) and variable_of(around) not in moving:
+            terms *= trips(loop_of(around), ranges_at(body, path[: depth + 1]))
+    return terms
 
 
 def shared_work(program: Program, lanes: int) -> int | None:

@@ -262,6 +262,39 @@ def _broken(program: Program) -> Program:
     return replace(program, nests=parse_program("\n".join(nests), program.buffers).nests)
 
 
+LONG_SUM = """
+from latte import *
+from latte import Ensemble
+
+class Total(Ensemble):
+    def forward(self, inputs, value):
+        N, C = inputs.shape
+        for n in range(N):
+            value[n, 0] = 0.0
+            for c in range(C):
+                value[n, 0] += inputs[n, c]
+
+def net():
+    net = Net(1)
+    layer = net.add_ensemble(Total(shape=(1,), dims=("k",), name="total"))
+    net.add_connections(MemoryDataLayer(net, (TERMS,)), layer)
+    net.use_recipe(layer, FOLDER / "parts.py")
+    return net
+"""
+
+
+def test_bisect_knows_how_long_sums_are(tmp_path: Path) -> None:
+    """In parts it loses other digits than in order, as many as the root of 8.4 million is long."""
+    source = LONG_SUM.replace("TERMS", "8_400_000").replace("FOLDER", f"__import__('pathlib').Path({str(tmp_path)!r})")
+    (tmp_path / "long.py").write_text(source)
+    parts = "def forward(s, target):\n    s.tile_loop('forward', 'c', 4096)\n    s.partial_sums('forward', 'c_outer')\n"
+    (tmp_path / "parts.py").write_text(parts)
+    result = call("bisect", tmp_path / "long.py", "--layer", "total", "--phase", "forward")
+    assert result.exit_code == 0 and "stages agree" in result.output, result.output
+    strict = call("bisect", tmp_path / "long.py", "--layer", "total", "--phase", "forward", "--tolerance", "1e-7")
+    assert strict.exit_code == 1 and "partial_sums.py is the first that differs" in strict.output, strict.output
+
+
 @pytest.mark.parametrize("compiled", [(), ("--compiled", "portable")])
 def test_bisect_names_a_broken_pass(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: tuple[str, ...]
@@ -275,7 +308,7 @@ def test_bisect_names_a_broken_pass(
     monkeypatch.setattr(pipeline, "AFTER_RECIPE", tuple(passes))
     result = call("bisect", file, "--layer", "relu1", "--phase", "forward", *compiled)
     assert result.exit_code == 1, result.output
-    assert "_hoist.py is the first that differs, from 04_scalars.py" in result.output
+    assert "_hoist.py is the first that differs, from 05_scalars.py" in result.output
     assert "first in value[0, 3]: " in result.output
 
 
