@@ -4,7 +4,8 @@ from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 
-# latte/layers and latte/recipes are symbolic links to the folders at the top, which are followed here.
+# latte/layers, latte/recipes and latte/tools/bench/published_nets are symbolic links to folders at the top, which are
+# followed here.
 packages = find_namespace_packages(
     include=["latte", "latte.*", "swirl", "swirl.*"],
     exclude=["*.__pycache__", "*.__pycache__.*"],

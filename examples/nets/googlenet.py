@@ -41,7 +41,14 @@ AUXILIARY = {"4a": "aux1", "4d": "aux2"}
 
 
 def googlenet(
-    batch_size: int = 16, *, size: int = 224, classes: int = 1000, aux: bool = False, **options: object
+    batch_size: int = 16,
+    *,
+    size: int = 224,
+    classes: int = 1000,
+    aux: bool = False,
+    dropout: float = 0.2,
+    dropout_aux: float = 0.7,
+    **options: object,
 ) -> Net:
     """The net with a loss and an accuracy, not compiled yet; its data layers are ``image`` and ``label``.
 
@@ -50,6 +57,7 @@ def googlenet(
         size: height and width of the images, of three channels.
         classes: how many.
         aux: whether two inner modules have losses of their own, of weight 0.3.
+        dropout, dropout_aux: share of elements that are 0 before the last layer, and before the inner modules'.
         options: of ``Net``: ``seed=0``, ``keep="all"``.
     """
     net = Net(batch_size, **options)
@@ -61,11 +69,11 @@ def googlenet(
     for name, filters in INCEPTIONS.items():
         layer = inception(net, layer, filters, f"inception{name}")
         if aux and name in AUXILIARY:
-            loss = SoftmaxLossLayer(net, auxiliary(net, layer, classes, AUXILIARY[name]), label)
+            loss = SoftmaxLossLayer(net, auxiliary(net, layer, classes, dropout_aux, AUXILIARY[name]), label)
             loss.loss_weight = 0.3
         if name in POOLED:
             layer = pooled(net, layer, POOLED[name])
-    scores = DropoutLayer(net, FlattenLayer(net, GlobalMeanPoolingLayer(net, layer)), 0.2)
+    scores = DropoutLayer(net, FlattenLayer(net, GlobalMeanPoolingLayer(net, layer)), dropout)
     scores = FullyConnectedLayer(net, scores, classes, name="fc")
     SoftmaxLossLayer(net, scores, label)
     AccuracyLayer(net, scores, label)
@@ -85,11 +93,11 @@ def inception(net: Net, source: Ensemble, filters: tuple[int, ...], name: str) -
     return ConcatLayer(net, branches)
 
 
-def auxiliary(net: Net, source: Ensemble, classes: int, name: str) -> Ensemble:
+def auxiliary(net: Net, source: Ensemble, classes: int, dropout: float, name: str) -> Ensemble:
     """The classes' scores of an inner module."""
     layer = convolution(net, adaptive_mean(net, source, 4), 128, f"{name}_conv")
     layer = ReLULayer(net, FullyConnectedLayer(net, layer, 1024, name=f"{name}_fc1"))
-    return FullyConnectedLayer(net, DropoutLayer(net, layer, 0.7), classes, name=f"{name}_fc2")
+    return FullyConnectedLayer(net, DropoutLayer(net, layer, dropout), classes, name=f"{name}_fc2")
 
 
 class MeanOfWindow(Neuron):

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import ModuleType
 
 import click
 
@@ -43,6 +44,37 @@ def load_net(path: Path) -> Net:
     Raises:
         LatteError: the file defines none, or several, or running it fails.
     """
+    with _running(path) as module:
+        with _stopped_before_running() as stopped:
+            _execute(module)
+        found = getattr(module, "net", None)
+        if callable(found):
+            with _stopped_before_running() as inside:
+                found = found()
+            found = inside[0] if inside else found
+    if isinstance(found, Net):
+        return found
+    return stopped[0] if stopped else _only_net(vars(module), str(path))
+
+
+def load_module(path: Path) -> ModuleType:
+    """A file as a module; it may import what is beside it.
+
+    Raises:
+        LatteError: running it fails.
+    """
+    with _running(path) as module:
+        _execute(module)
+    return module
+
+
+@contextmanager
+def _running(path: Path) -> Iterator[ModuleType]:
+    """A module for a file, which runs in it as a script; what goes wrong there is an error of that file.
+
+    Raises:
+        LatteError: it is not Python, or running it fails.
+    """
     name = f"latte_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -51,20 +83,16 @@ def load_net(path: Path) -> Net:
     sys.modules[name] = module  # where inspect looks for the source of the file's own layers
     try:
         with _as_a_script(path):
-            with _stopped_before_running() as stopped:
-                spec.loader.exec_module(module)
-            found = getattr(module, "net", None)
-            if callable(found):
-                with _stopped_before_running() as inside:
-                    found = found()
-                found = inside[0] if inside else found
+            yield module
     except LatteError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's file raises
         raise LatteError(f"does not run: {type(error).__name__}: {error}", location=str(path)) from error
-    if isinstance(found, Net):
-        return found
-    return stopped[0] if stopped else _only_net(vars(module), str(path))
+
+
+def _execute(module: ModuleType) -> None:
+    assert module.__spec__ is not None and module.__spec__.loader is not None
+    module.__spec__.loader.exec_module(module)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tests.nets.test_examples import ROOT
 
 torch = pytest.importorskip("torch")
 
-from tests.nets.published_torch import GoogLeNet, ResNet  # noqa: E402
+from latte.tools.bench.published_torch import GoogLeNet, ResNet  # noqa: E402
 
 OURS = 10.0
 """How many times as far as PyTorch's float32 ours may be from the values in double precision: sums in other orders.
@@ -78,10 +78,9 @@ def test_googlenet(monkeypatch):
     """With its auxiliary losses, without dropout; three of its nine modules."""
     some = {name: INCEPTIONS[name] for name in ("3b", "4a", "4d")}
     monkeypatch.setattr("googlenet.INCEPTIONS", some)
-    monkeypatch.setattr("googlenet.DropoutLayer", lambda net, source, ratio: source)
     module = GoogLeNet(some, True, 7)
     module.dropout.p = module.aux1.dropout.p = module.aux2.dropout.p = 0.0
-    net = googlenet(3, size=64, classes=7, aux=True, seed=0)
+    net = googlenet(3, size=64, classes=7, aux=True, dropout=0.0, dropout_aux=0.0, seed=0)
     net.compile()
     check_same(net, module, 64, 7)
 

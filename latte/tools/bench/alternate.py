@@ -12,8 +12,8 @@ from time import sleep
 import numpy as np
 
 from latte.tools.bench.cases import Case
-from latte.tools.bench.ours import Arrays
-from latte.tools.bench.tried import VOCABULARY
+from latte.tools.bench.rounding import WrongResult, compared_in_norm
+from latte.tools.bench.tried import VOCABULARY, Arrays
 from latte.tools.bench.workers import OURS, Side, Turn, Worker, Workers
 from swirl.errors import LatteError
 
@@ -36,6 +36,8 @@ SETTLE = 0.05
 """Seconds before a side's turn: threads of the one before may spin after its last run, and take the cores."""
 WARM = 2
 """Runs of a turn that are not counted: threads wake up, and arrays come into the caches."""
+WARM_IF_LONG = 1
+"""The same where one run fills the round."""
 NOISE = 0.15
 """Of the median: with a greater distance of the quartiles a row is called noisy."""
 TUNED = ("PyTorch tuned", "PyTorch compiled", "PyTorch")
@@ -44,17 +46,13 @@ TUNED = ("PyTorch tuned", "PyTorch compiled", "PyTorch")
 Progress = Callable[[str], None]
 
 
-class WrongResult(LatteError):
-    """A side computes something else than ours: nothing is timed."""
-
-
 @dataclass(frozen=True)
 class Row:
     """What was measured of a case.
 
     Args:
         case: the layer and its shape.
-        phase: ``forward``, ``backward``, ``update`` or ``step``.
+        phase: ``forward``, ``backward``, ``update``, ``step`` or ``inference``.
         target, threads, layout: of our side.
         seconds: by side, of every run.
         differences: by peer, the greatest difference of a result as a share of its greatest element.
@@ -62,6 +60,7 @@ class Row:
         peak, bandwidth: operations and bytes a second at the most, the best of all rounds.
         missing: by side, why it was not measured.
         shared: by side of ours, parallel regions in which two threads were on one core, of how many.
+        planned: bytes of memory that our net needs for this phase; 0 if it is not a whole net.
     """
 
     case: Case
@@ -77,6 +76,7 @@ class Row:
     bandwidth: float
     missing: dict[str, str] = field(default_factory=dict)
     shared: dict[str, tuple[int, int]] = field(default_factory=dict)
+    planned: int = 0
 
     def median(self, side: str = OURS) -> float:
         """Seconds."""
@@ -145,7 +145,7 @@ def measured(
     """
     missing: dict[str, str] = {}
     with Workers(case, threads, target, blocks) as workers:
-        progress(f"{case}: {OURS} compiles")
+        progress(f"{case}: {OURS} compiles{' (minutes, if its kernels are not in the cache)' * bool(case.published)}")
         ours = workers.start(sides[0])
         data = workers.path("data.npz")
         write_data(case, ours.about["value"], data)
@@ -154,7 +154,7 @@ def measured(
         agreed: dict[str, Arrays] = {}  # by peer
         for side in sides[1:]:
             bound = LOSS_BOUND if case.kind == "net" else BOUND if side.level is None else LEVEL_BOUND
-            progress(f"{case}: {side.name} {'compiles' if side.compiled else 'starts'}")
+            progress(f"{case}: {side.name} {'compiles' if side.compiled else 'starts'}; results are compared")
             try:
                 found = workers.start(side).results(data)
                 differences[side.name] = compared(case, side.name, found, expected, bound)
@@ -183,11 +183,13 @@ def write_data(case: Case, value: Sequence[int], path: Path) -> None:
 
 
 def compared(case: Case, name: str, found: Arrays, expected: Arrays, bound: float = BOUND) -> float:
-    """The greatest difference, as a share of the greatest element of its result.
+    """The greatest difference, as a share of the greatest element of its result; of a published net, of its norm.
 
     Raises:
         WrongResult: it is beyond the bound.
     """
+    if case.published is not None:
+        return compared_in_norm(str(case), name, found, expected)
     worst = 0.0
     for what, ours in expected.items():
         theirs = found[what].reshape(ours.shape)
@@ -251,6 +253,7 @@ def _timed(
     missing: dict[str, str],
 ) -> Row:
     ours = workers.running[OURS]
+    progress(f"{case} {phase}: how many runs make a round")
     runs = {name: run_count(worker, phase) for name, worker in workers.running.items()}
     seconds: dict[str, list[float]] = {name: [] for name in workers.running}
     shared: dict[str, tuple[int, int]] = {}
@@ -258,7 +261,7 @@ def _timed(
     for number in range(rounds):
         progress(f"{case} {phase}: round {number + 1} of {rounds}")
         for name, worker in workers.running.items():
-            taken = turn(worker, phase, runs[name])
+            taken = turn(worker, phase, runs[name], WARM if runs[name] > 1 else WARM_IF_LONG)
             seconds[name] += taken.seconds
             if not worker.side.peer:
                 before = shared.get(name, (0, 0))
@@ -280,13 +283,14 @@ def _timed(
         max(bandwidth for _, bandwidth in limits),
         missing,
         shared,
+        work["planned"],
     )
 
 
-def turn(worker: Worker, phase: str, runs: int) -> Turn:
+def turn(worker: Worker, phase: str, runs: int, warm: int = WARM) -> Turn:
     """So many runs of one side, when the others are at rest."""
     sleep(SETTLE)
-    return worker.turn(phase, runs, WARM)
+    return worker.turn(phase, runs, warm)
 
 
 def run_count(worker: Worker, phase: str) -> int:

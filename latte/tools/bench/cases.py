@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from latte.tools.bench.own_layers import OWN
+from latte.tools.bench.published import NETS, Published
 from latte.tools.bench.shipped_layers import SHIPPED
 from latte.tools.bench.tried import Arrays, Tried
 
@@ -30,7 +31,7 @@ class Case:
         filters: channels of the value.
         kernel: height and width of the window, padded by half of it.
         stride: of the window.
-        layer: of the kinds ``own`` and ``layer``, the name of the layer.
+        layer: of the kinds ``own`` and ``layer``, the name of the layer; of ``net``, of a published net, or "".
     """
 
     kind: str
@@ -50,14 +51,35 @@ class Case:
             for name, number, unit in zip(("channels", "extent"), (self.channels, self.extent), units, strict=True):
                 if number % unit:
                     raise click.BadParameter(f"{name} of {self.layer} must be a multiple of {unit}: {self.shape}")
+        if self.kind == "net" and self.layer and self.published is None:
+            raise click.BadParameter(
+                f"no net named {self.layer!r}; there are {', '.join(NETS)}; a number is a batch size of the digits net"
+            )
         for field in fields(self)[1:]:
-            if field.name in KINDS[self.kind] and field.name != "layer" and getattr(self, field.name) < 1:
+            if field.name in self.parts and field.name != "layer" and getattr(self, field.name) < 1:
                 raise click.BadParameter(f"{field.name} must be at least 1: {self.shape}")
 
     @property
     def shape(self) -> str:
         """As ``--shape`` takes it."""
-        return ",".join(str(getattr(self, name)) for name in KINDS[self.kind])
+        return ",".join(str(getattr(self, name)) for name in self.parts)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the parts of the shape are, in their order."""
+        return BY_NAME if self.kind == "net" and self.layer else KINDS[self.kind]
+
+    @property
+    def published(self) -> Published | None:
+        """The net that the case names."""
+        return NETS.get(self.layer) if self.kind == "net" else None
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """By which it may be timed; the first is the usual one, of published nets all are."""
+        if self.published is not None:
+            return ("step", "inference")
+        return ("step",) if self.kind == "net" else ("step", "forward", "backward", "update")
 
     @property
     def tried(self) -> Tried | None:
@@ -110,19 +132,32 @@ KINDS: dict[str, tuple[str, ...]] = {
     "layer": ("layer", *IMAGE),
 }
 """Kind → what the parts of its shape are, in their order. Those of a window may be left out."""
+BY_NAME = ("layer", "batch", "extent")
+"""The same of a published net. All but its name may be left out."""
 
-DEFAULTS = {"pool": {"kernel": 2, "stride": 2}, "conv": {"kernel": 3}, "cbr": {"kernel": 3}}
+DEFAULTS: dict[str, dict[str, int]] = {
+    "pool": {"kernel": 2, "stride": 2},
+    "conv": {"kernel": 3},
+    "cbr": {"kernel": 3},
+    "net": {"batch": 16, "extent": 224},
+}
 
 
-def parsed(kind: str, text: str) -> Case:
+def parsed(kind: str, text: str, **usual: int) -> Case:
     """The case of a ``--shape``.
+
+    Args:
+        kind: of layer.
+        text: the parts of the shape, with commas between them.
+        usual: what parts are that are left out, instead of :data:`DEFAULTS`.
 
     Raises:
         click.BadParameter: it has too few or too many numbers, or something that is not a number.
     """
-    names = KINDS[kind]
-    least = len([name for name in names if name not in WINDOW])
     parts = [part.strip() for part in text.split(",")]
+    by_name = kind == "net" and not parts[0].isdigit() and parts[0] != ""
+    names = BY_NAME if by_name else KINDS[kind]
+    least = 1 if by_name else len([name for name in names if name not in WINDOW])
     numbers = [part for name, part in zip(names, parts, strict=False) if name != "layer"]
     if not least <= len(parts) <= len(names) or not all(map(str.isdigit, numbers)):
         required, optional = names[:least], names[least:]
@@ -131,7 +166,8 @@ def parsed(kind: str, text: str) -> Case:
     given: dict[str, Any] = {
         name: part if name == "layer" else int(part) for name, part in zip(names, parts, strict=False)
     }
-    return Case(kind, **{**DEFAULTS.get(kind, {}), **given})
+    filled = {name: number for name, number in {**DEFAULTS.get(kind, {}), **usual}.items() if name in names}
+    return Case(kind, **{**filled, **given})
 
 
 _NORM_SHAPES = {

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
+from latte.explain.showing import amount
 from latte.profiling.roofline import check_plot
 from latte.tools.bench import plots
 from latte.tools.bench.alternate import BOUND, LOSS_BOUND, ROUNDED, WITH_RELU, Row, measured, sides_but
@@ -23,6 +24,7 @@ from latte.tools.bench.cases import KINDS, SETS, TRIED, Case, cases, parsed
 from latte.tools.bench.levels import LEVELS
 from latte.tools.bench.ours import IN_BLOCKS, has_recipe
 from latte.tools.bench.report import machine, report_console, spread
+from latte.tools.bench.rounding import FACTOR, LEAST
 from latte.tools.bench.sweep import Sweep, bases, code_digest, falls, measure
 from latte.tools.bench.workers import (
     HELD_TO_AVX2,
@@ -38,9 +40,9 @@ from swirl.config import available_cores
 from swirl.errors import LatteError
 from swirl.target import TARGETS, resolve_target
 
-PHASES = ("forward", "backward", "update", "step")
+PHASES = ("forward", "backward", "update", "step", "inference")
 UNUSED = {
-    "sweep": ("set_name", "batch", "phases", "rounds", "compiled", "scaling", "plot"),
+    "sweep": ("set_name", "batch", "size", "phases", "rounds", "compiled", "scaling", "plot"),
     "breakdown": ("phases", "scaling", "kernels"),
     "": ("kernels",),
 }
@@ -49,7 +51,8 @@ UNUSED = {
 
 @click.command()
 @click.argument("kind", type=click.Choice(list(KINDS)), required=False)
-@click.option("--shape", "shapes", multiple=True, help="Numbers with commas between them, batch first; repeatable.")
+@click.argument("named", nargs=-1, metavar="[SHAPE]...")
+@click.option("--shape", "shapes", multiple=True, help="Another way to name one; repeatable.")
 @click.option(
     "--set",
     "set_name",
@@ -58,16 +61,21 @@ UNUSED = {
     show_default=True,
     help="Shapes of published nets, or odd ones.",
 )
-@click.option("--batch", default=64, show_default=True, type=click.IntRange(1), help="Items, of sets without a batch.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    help="Items, of sets without a batch (64 by default), and of published nets (16 by default).",
+)
+@click.option(
+    "--size", type=click.IntRange(1), help="Height and width of the images of published nets; 224 by default."
+)
 @click.option("--threads", type=click.IntRange(1, 4096), help="Of all sides; by default all cores.")
 @click.option(
     "--phase",
     "phases",
     multiple=True,
     type=click.Choice(PHASES),
-    default=("step",),
-    show_default=True,
-    help="Repeatable; a step is forward, backward and the parameters' gradients.",
+    help="Repeatable; by default step: forward, backward, gradients of parameters; of published nets inference, too.",
 )
 @click.option(
     "--target",
@@ -107,9 +115,11 @@ UNUSED = {
 @click.option("--plot", type=ResultFile(), help="Ratios as bars, to a PNG file.")
 def bench(
     kind: str,
+    named: Sequence[str],
     shapes: Sequence[str],
     set_name: str,
-    batch: int,
+    batch: int | None,
+    size: int | None,
     threads: int | None,
     phases: Sequence[str],
     target: str | None,
@@ -128,9 +138,12 @@ def bench(
 
     The results of all sides are compared before anything is timed. Shapes: bn, bn-relu, relu N,C,H; pool
     N,C,H[,kernel[,stride]]; conv, cbr (convolution, batch norm, ReLU) N,C,K,H[,kernel[,stride]]; fc N,C,K;
-    net N (the digits net, a whole training step); own LAYER,N,C,H (a layer without a recipe, as gelu,16,64,56); layer
-    LAYER,N,C,H (one of the library, as layer-norm,16,64,56; of sequences, N items of C positions and H features).
+    net N (the digits net, a whole training step); net NAME[,N[,H]] (a published net: a whole training step, and
+    predict of a batch; NAME is resnet18, 34, 50, 101, 152 or googlenet); own LAYER,N,C,H (a layer without a recipe, as
+    gelu,16,64,56); layer LAYER,N,C,H (one of the library, as layer-norm,16,64,56; of sequences, N items of C positions
+    and H features).
     """
+    shapes = (*named, *shapes)
     if sweep and breakdown:
         raise click.UsageError("--sweep or --breakdown")
     _check(kind, shapes, "sweep" if sweep else "breakdown" if breakdown else "", default_schedule, layout, plot)
@@ -138,12 +151,14 @@ def bench(
     if sweep:
         _sweep(kind, shapes, count, target, layout, json_path, kernels)
         return
-    wanted = [parsed(kind, text) for text in shapes] or cases(kind, set_name, batch)
+    given = {name: number for name, number in (("batch", batch), ("extent", size)) if number is not None}
+    wanted = [parsed(kind, text, **given) for text in shapes] or cases(kind, set_name, batch or 64)
+    _check_cases(wanted, phases, size)
     for case in wanted if default_schedule else ():
         if not has_recipe(case):
             raise click.UsageError(f"{case} has no recipe: it gets the default schedule as it is")
     console = report_console()
-    about = _about(console, resolve_target(target).name, count, kind)
+    about = _about(console, resolve_target(target).name, count, wanted)
     run = _Run(console, about, count, target, "plain" if default_schedule else layout, rounds, json_path)
     peers = sides(about["target"], compiled)
     title = f"{kind}, {about['target']}, {count} threads"
@@ -163,7 +178,8 @@ def bench(
     if default_schedule:
         peers.insert(1, WITHOUT_RECIPES)
     for case in wanted:
-        run.measure(case, phases, peers, case.comes_in_blocks)
+        usual = case.phases if case.published else case.phases[:1]
+        run.measure(case, phases or usual, peers, case.comes_in_blocks)
     console.print(table(run.rows))
     if plot is not None:
         plots.ratios(run.rows, title, plot)
@@ -202,6 +218,16 @@ def _check(
         raise click.UsageError("--breakdown is of bn and cbr")
 
 
+def _check_cases(wanted: Sequence[Case], phases: Sequence[str], size: int | None) -> None:
+    """Refuse phases and sizes that a case does not have."""
+    for case in wanted:
+        for phase in phases:
+            if phase not in case.phases:
+                raise click.UsageError(f"{case} is timed by {' or '.join(case.phases)}, not {phase}")
+    if size is not None and not any(case.published for case in wanted):
+        raise click.UsageError("--size is of published nets, as in latte bench net resnet50 --size 224")
+
+
 @dataclass
 class _Run:
     """Cases measured one after the other; each row is printed and kept as soon as it is there.
@@ -230,8 +256,9 @@ class _Run:
         plain if this kind of layer has no recipe for blocks here."""
         blocks = case.kind in IN_BLOCKS and (self.layout == "blocks" if self.layout else in_blocks)
         with self.console.status(str(case)) as status:
+            follow = status.update if self.console.is_terminal or case.published is None else _told
             try:
-                rows = measured(case, phases, with_sides, self.threads, self.target, blocks, self.rounds, status.update)
+                rows = measured(case, phases, with_sides, self.threads, self.target, blocks, self.rounds, follow)
             except LatteError as error:
                 raise click.ClickException(str(error)) from error
         for row in rows:
@@ -240,6 +267,11 @@ class _Run:
         if self.path is not None:  # after each case: an interrupted run loses nothing
             write_results(self.path, as_json(self.about, self.rows) + "\n")
         return rows
+
+
+def _told(progress: str) -> None:
+    """What is being done, a line each to stderr: for files and pipes, where a status line is not seen."""
+    click.echo(progress, err=True)
 
 
 def _by_optimisation(run: _Run, wanted: Sequence[Case], peers: Sequence[Side]) -> list[Row]:
@@ -296,13 +328,11 @@ def _sweep(
         console.print(f"{len(sweep.missing)} points are left: {again}")
 
 
-def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, Any]:
+def _about(console: Console, target: str, threads: int, wanted: Sequence[Case]) -> dict[str, Any]:
     """What the figures belong to; printed."""
     held = HELD_TO_AVX2 if target == "avx2" else {}
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    bound = f"{LOSS_BOUND:g} of each loss" if kind == "net" else f"{BOUND:g} of the greatest element"
-    if kind in WITH_RELU:
-        bound += f" (gradients but where {ROUNDED:g} of the ReLU's values reach: rounding decides those)"
+    bound = "; ".join(dict.fromkeys(map(_bound, wanted)))
     found = {
         "machine": machine(),
         "target": target,
@@ -318,9 +348,22 @@ def _about(console: Console, target: str, threads: int, kind: str) -> dict[str, 
     return found
 
 
+def _bound(case: Case) -> str:
+    """Within which the results of a case agree."""
+    if case.published is not None:
+        return f"{FACTOR:g} times what noise in every layer's values moves each result, or {LEAST:g} of its norm"
+    if case.kind == "net":
+        return f"{LOSS_BOUND:g} of each loss"
+    found = f"{BOUND:g} of the greatest element"
+    if case.kind in WITH_RELU:
+        found += f" (gradients but where {ROUNDED:g} of the ReLU's values reach: rounding decides those)"
+    return found
+
+
 def line(row: Row) -> str:
     """A row as soon as it is measured."""
     parts = [f"{row.case} {row.phase}: {OURS} {spread(row.seconds[OURS])}, {row.share:.0%} of the limit"]
+    parts += [f"{amount(row.planned, 'B')} of memory planned"] * bool(row.planned)
     parts += [f"{name} {row.ratio(name):.2f}×" for name in row.seconds if name != OURS]
     parts += [f"{name} not measured: {why}" for name, why in row.missing.items()]
     if row.noisy:

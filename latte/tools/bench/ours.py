@@ -21,24 +21,15 @@ from latte import (
 )
 from latte.ensemble import Ensemble
 from latte.planning.recipes import Recipes
-from latte.solver import SGD
 from latte.tools.bench.cases import Case
-from latte.tools.bench.digits import digits_net, random_batch
 from latte.tools.bench.levels import up_to
 from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_IN_BLOCKS
-from latte.tools.bench.tried import VOCABULARY
+from latte.tools.bench.tried import VOCABULARY, Arrays
+from latte.tools.bench.whole_nets import RUNS, Digits, PublishedNet, WholeNet, work
 from swirl.errors import CommandError
-from swirl.ir.work import program_work
 from swirl.measure import Limits
 from swirl.runner import Seen
 
-Arrays = dict[str, np.ndarray]
-
-SOLVER: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
-CHECKED_STEPS = 5
-"""Steps of a net whose losses are compared."""
-RUNS = {"forward": ("forward",), "backward": ("backward",), "update": ("backward",), "step": ("forward", "backward")}
-"""Phase → what the net runs for it."""
 IN_BLOCKS = {"bn": BATCH_NORM_IN_BLOCKS, "conv": CONV_IN_BLOCKS, "cbr": CHAIN_IN_BLOCKS}
 """Recipes for data in blocks of channels, as the layer before leaves them in a net."""
 
@@ -154,9 +145,7 @@ class Layers:
 
     def work(self, phase: str) -> tuple[int, int]:
         """Floating-point operations of a phase, and bytes that its kernels touch at the least."""
-        kernels = [kernel for run in RUNS[phase] for kernel in self.net.executable.order[run]]
-        found = [program_work(kernel.program) for kernel in kernels if phase in ("step", kernel.phase)]
-        return sum(work.operations for work in found), sum(work.bytes for work in found)
+        return work(self.net, phase)
 
     def seconds(self, phase: str, runs: int) -> list[float]:
         """Of so many runs of a phase.
@@ -214,79 +203,15 @@ def _members(net: Net, source: Ensemble, case: Case) -> list[Ensemble]:
     raise AssertionError(case.kind)
 
 
-class Digits:
-    """The net of the first example, and a whole training step: data set, forward, backward, solver."""
-
-    def __init__(self, case: Case, threads: int, target: str | None):
-        self.net = digits_net(case.batch)
-        self.net.compile(threads=threads, target=target)
-        self.solver = SGD(self.net, **SOLVER)
-        self.batch = random_batch(case.batch)
-        self.limits = Limits(self.net.executable.plan.target, self.net.session.runner)
-
-    @property
-    def target(self) -> str:
-        return self.net.executable.plan.target.name
-
-    @property
-    def seen(self) -> Seen:
-        """As :attr:`Layers.seen`."""
-        return self.net.session.runner.seen
-
-    @property
-    def phases(self) -> list[str]:
-        return ["step"]
-
-    def parameters(self) -> Arrays:
-        """By ensemble and field."""
-        executable = self.net.executable
-        return {name: executable.read(name) for name, b in executable.buffers.items() if b.role == "param"}
-
-    def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
-        """Its data are those of :func:`random_batch`."""
-
-    def results(self) -> Arrays:
-        """The losses of the first steps."""
-        return {"losses": np.array([self._step() for _ in range(CHECKED_STEPS)])}
-
-    def work(self, phase: str) -> tuple[int, int]:
-        """As :meth:`Layers.work`."""
-        kernels = [kernel for run in RUNS[phase] for kernel in self.net.executable.order[run]]
-        found = [program_work(kernel.program) for kernel in kernels]
-        return sum(work.operations for work in found), sum(work.bytes for work in found)
-
-    def seconds(self, phase: str, runs: int) -> list[float]:
-        """Of so many steps.
-
-        Raises:
-            CommandError: another phase than ``step``.
-        """
-        if phase != "step":
-            raise CommandError("a net is measured by whole steps", way_out="--phase step")
-        found = []
-        for _ in range(runs):
-            start = perf_counter()
-            self._step()
-            found.append(perf_counter() - start)
-        return found
-
-    def _step(self) -> float:
-        net = self.net
-        net.set_batch(*self.batch)
-        net.forward()
-        net.clear_grad()
-        net.backward()
-        self.solver.step()
-        return net.loss
-
-
-Ours = Layers | Digits
+Ours = Layers | WholeNet
 
 
 def our_side(
     case: Case, threads: int, target: str | None, blocks: bool, level: int | None = None, recipes: bool = True
 ) -> Ours:
     """The side of a case; see :class:`Layers`."""
+    if case.published is not None:
+        return PublishedNet(case, threads, target)
     if case.kind == "net":
         return Digits(case, threads, target)
     return Layers(case, threads, target, blocks, level, recipes)

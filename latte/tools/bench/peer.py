@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from latte.tools.bench.cases import Case
-from latte.tools.bench.digits import CLASSES, FILTERS, SHAPE, random_batch
-from latte.tools.bench.ours import CHECKED_STEPS, SOLVER, Arrays
 from latte.tools.bench.own_torch import LINES, Lines
 from latte.tools.bench.shipped_torch import SHIPPED_LINES
+from latte.tools.bench.tried import Arrays
 
 MODULES = {
     "Conv2d": ("conv", "weights", "bias"),
@@ -49,23 +48,7 @@ def module(case: Case, parameters: Arrays) -> nn.Module:
             return nn.Sequential(conv, nn.BatchNorm2d(case.filters), nn.ReLU())
         case "fc":
             return nn.Sequential(nn.Linear(case.channels, case.filters))
-        case "net":
-            return _digits()
     raise AssertionError(case.kind)
-
-
-def _digits() -> nn.Sequential:
-    channels, height, width = SHAPE
-    layers: list[nn.Module] = []
-    for count in FILTERS:
-        layers += [
-            nn.Conv2d(channels, count, 3, padding=1),
-            nn.BatchNorm2d(count),
-            nn.ReLU(),
-            nn.MaxPool2d(2, ceil_mode=True),
-        ]
-        channels, height, width = count, -(-height // 2), -(-width // 2)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, CLASSES))
 
 
 def load_parameters(net: nn.Module, parameters: Arrays) -> None:
@@ -90,7 +73,7 @@ def load_parameters(net: nn.Module, parameters: Arrays) -> None:
 
 
 class Torch:
-    """A case in PyTorch.
+    """A case in PyTorch, but for whole nets.
 
     Args:
         case: what to declare.
@@ -111,18 +94,6 @@ class Torch:
         self.parameters = list(self.net.parameters())
         self.names = self._names()
         self.run: Callable[[torch.Tensor], torch.Tensor] = torch.compile(self.net) if compiled else self.net
-        if case.kind == "net":
-            images, labels = random_batch(case.batch)
-            self.inputs, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
-            if channels_last:
-                self.inputs = self.inputs.to(memory_format=torch.channels_last)
-            self.loss = nn.CrossEntropyLoss()
-            self.solver = torch.optim.SGD(
-                self.parameters,
-                lr=SOLVER["learning_rate"],
-                momentum=SOLVER["momentum"],
-                weight_decay=SOLVER["weight_decay"],
-            )
 
     def _names(self) -> list[str]:
         if isinstance(self.net, Lines):
@@ -136,8 +107,6 @@ class Torch:
 
     def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
         """Set the source, and the gradient of the value."""
-        if self.case.kind == "net":
-            return
         self.given = inputs, gradient
         self.inputs = torch.from_numpy(inputs).contiguous(memory_format=self.format)
         self.inputs = self.inputs.long() if self.case.reads_words else self.inputs.requires_grad_()
@@ -147,8 +116,6 @@ class Torch:
 
     def results(self) -> Arrays:
         """As our side's."""
-        if self.case.kind == "net":
-            return {"losses": np.array([self._train() for _ in range(CHECKED_STEPS)])}
         value = self.run(self.inputs)
         gradients = torch.autograd.grad(value, self.differentiated, self.gradient)
         names = [*(["the source"] if self.inputs.requires_grad else []), *self.names]
@@ -163,15 +130,12 @@ class Torch:
 
     def seconds(self, phase: str, runs: int) -> list[float]:
         """Of so many runs of a phase."""
-        if self.case.kind == "net":
-            timed: Callable[[], float] = self._timed_training
-        else:
-            timed = {
-                "forward": self._timed_forward,
-                "step": self._timed_step,
-                "backward": lambda: self._timed_gradient([self.inputs]),
-                "update": lambda: self._timed_gradient(self.parameters),
-            }[phase]
+        timed = {
+            "forward": self._timed_forward,
+            "step": self._timed_step,
+            "backward": lambda: self._timed_gradient([self.inputs]),
+            "update": lambda: self._timed_gradient(self.parameters),
+        }[phase]
         return [timed() for _ in range(runs)]
 
     def _timed_forward(self) -> float:
@@ -192,15 +156,3 @@ class Torch:
         value = self.run(self.inputs)
         torch.autograd.grad(value, self.differentiated, self.gradient)
         return perf_counter() - start
-
-    def _timed_training(self) -> float:
-        start = perf_counter()
-        self._train()
-        return perf_counter() - start
-
-    def _train(self) -> float:
-        self.solver.zero_grad()
-        loss = self.loss(self.run(self.inputs), self.labels)
-        loss.backward()
-        self.solver.step()
-        return loss.item()

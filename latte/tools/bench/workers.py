@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from latte.tools.bench.cases import Case
-from latte.tools.bench.ours import Arrays, Ours, our_side
+from latte.tools.bench.ours import Ours, our_side
+from latte.tools.bench.tried import Arrays
+from latte.tools.bench.whole_nets import WholeNet
 from swirl.config import child_environment
 from swirl.errors import LatteError
 
@@ -61,7 +63,8 @@ class Side:
     Args:
         name: as tables print it.
         peer: whether it is PyTorch.
-        channels_last, compiled: of PyTorch, see :class:`latte.tools.bench.peer.Torch`.
+        channels_last, compiled: of PyTorch, see :class:`latte.tools.bench.peer.Torch` and
+            :class:`latte.tools.bench.peer_nets.TorchNet`.
         environment: variables of its process.
         level: of ours, with which commands of the recipe; see :mod:`latte.tools.bench.levels`. All by default.
         recipes: of ours, whether the layers have theirs.
@@ -276,10 +279,10 @@ def _declared(asked: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
             "phases": side.phases,
             "untuned": list(map(str, side.net.report.untuned)),
         }
-    from latte.tools.bench.peer import Torch  # PyTorch need not be installed for our side
+    from latte.tools.bench.peer_nets import torch_side  # PyTorch need not be installed for our side
 
     with np.load(asked["parameters"]) as parameters:
-        return Torch(case, asked["threads"], dict(parameters), asked["channels_last"], asked["compiled"]), {}
+        return torch_side(case, asked["threads"], dict(parameters), asked["channels_last"], asked["compiled"]), {}
 
 
 def _answered(side: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,7 +300,8 @@ def _answered(side: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
             return {"peak": found.peak, "bandwidth": found.bandwidth}
         case "work":
             operations, touched = side.work(asked["phase"])
-            return {"operations": operations, "bytes": touched}
+            planned = side.planned(asked["phase"]) if isinstance(side, WholeNet) else 0
+            return {"operations": operations, "bytes": touched, "planned": planned}
     return {}
 
 
