@@ -171,7 +171,7 @@ KINDS_AND_SHAPES = [
 
 def differences(case: Case, level: int | None = None, ours: Any = None) -> dict[str, float]:
     """Between our side and PyTorch in one process, by settings of the latter."""
-    peer = pytest.importorskip("latte.tools.bench.peer")
+    peer = pytest.importorskip("latte.tools.bench.peer_nets")
     ours = ours or our_side(case, 1, None, case.kind in ("conv", "cbr"), level)
     parameters = ours.parameters()  # before a step changes them
     with TemporaryDirectory() as folder:
@@ -182,7 +182,7 @@ def differences(case: Case, level: int | None = None, ours: Any = None) -> dict[
     ours.load(*data)
     expected, found = ours.results(), {}
     for channels_last in (False, True):
-        theirs = peer.Torch(case, 1, parameters, channels_last, False)
+        theirs = peer.torch_side(case, 1, parameters, channels_last, False)
         theirs.load(*data)
         found[f"channels_last={channels_last}"] = compared(case, "PyTorch", theirs.results(), expected)
     return found

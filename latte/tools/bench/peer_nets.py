@@ -46,8 +46,9 @@ class TorchNet:
         batch: images and labels.
         solver: settings of SGD, as our side calls them.
         threads: of OpenMP.
-        channels_last: whether the net is tuned: images and weights in this layout, and a solver in one pass.
+        channels_last: whether images and weights are in this layout.
         compiled: whether the net goes through ``torch.compile``.
+        fused: whether the solver updates each parameter in one pass.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class TorchNet:
         threads: int,
         channels_last: bool,
         compiled: bool,
+        fused: bool = False,
     ):
         torch.set_num_threads(threads)
-        self.net, self.settings, self.tuned = net, solver, channels_last
+        self.net, self.settings, self.fused = net, solver, fused
         self.inputs, self.labels = map(torch.from_numpy, batch)
         if channels_last:
             self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -71,7 +73,7 @@ class TorchNet:
 
     def _solver_of(self, net: nn.Module) -> torch.optim.Optimizer:
         named = {"lr" if name == "learning_rate" else name: value for name, value in self.settings.items()}
-        return torch.optim.SGD(net.parameters(), **named, fused=self.tuned)
+        return torch.optim.SGD(net.parameters(), **named, fused=self.fused)
 
     def load(self, inputs: np.ndarray, gradient: np.ndarray) -> None:
         """The data are those of the net."""
@@ -117,22 +119,21 @@ class TorchDigits(TorchNet):
 
 
 class TorchPublished(TorchNet):
-    """A net of :data:`latte.tools.bench.published.NETS`."""
+    """A net of :data:`latte.tools.bench.published.NETS`; if tuned, in ``channels_last`` and with a fused solver."""
 
     def __init__(self, case: Case, threads: int, parameters: Arrays, channels_last: bool, compiled: bool):
         assert case.published is not None
         net = published(case.published)
-        # strict, but for what counts batches and is no part of our side
-        counts = {name: value for name, value in net.state_dict().items() if name.endswith("num_batches_tracked")}
-        shapes = net.state_dict()
-        given = {name: torch.from_numpy(values).reshape(shapes[name].shape) for name, values in parameters.items()}
-        net.load_state_dict({**given, **counts})
+        own = net.state_dict()
+        counts = {name: count for name, count in own.items() if name.endswith("num_batches_tracked")}
+        given = {name: torch.from_numpy(values).reshape(own[name].shape) for name, values in parameters.items()}
+        net.load_state_dict(counts | given)  # every other name must be ours
         batch = case.published.batch(case.batch, case.extent)
-        super().__init__(net, batch, SMALL_STEPS, threads, channels_last, compiled)
+        super().__init__(net, batch, SMALL_STEPS, threads, channels_last, compiled, fused=channels_last)
 
     def results(self) -> Arrays:
-        """As our side's; and by the names of :func:`latte.tools.bench.rounding.ROUNDING` how far each moves if each
-        layer's values have a little noise."""
+        """As our side's; and by names that begin with :data:`latte.tools.bench.rounding.ROUNDING` how far each moves
+        if each layer's values have a little noise."""
         torch.manual_seed(0)
         copied = deepcopy(self.net)
         with _noise(copied):
