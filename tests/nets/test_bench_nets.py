@@ -112,6 +112,9 @@ def test_a_net_agrees_with_pytorch(small: Case, channels_last: bool) -> None:
     assert np.isfinite(ours.net.loss)
     with pytest.raises(LatteError, match="measured by whole steps\n  --phase step --phase inference"):
         ours.seconds("forward", 1)
+    theirs.inputs[0, 0, 0, 0] = np.nan
+    with pytest.raises(LatteError, match="the loss is nan"):
+        theirs.seconds("step", 1)
     for what in expected:
         wrong = expected | {what: expected[what] * np.float32(1.2)}
         with pytest.raises(WrongResult, match=f"{what}: differs"):

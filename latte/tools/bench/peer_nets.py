@@ -19,7 +19,7 @@ from latte.tools.bench.published import Published
 from latte.tools.bench.published_torch import GoogLeNet, ResNet
 from latte.tools.bench.rounding import ROUNDING
 from latte.tools.bench.tried import Arrays
-from latte.tools.bench.whole_nets import CHECKED_STEPS, CHECKED_UPDATES, LAST, SMALL_STEPS, SOLVER
+from latte.tools.bench.whole_nets import CHECKED_STEPS, CHECKED_UPDATES, LAST, SMALL_STEPS, SOLVER, check_loss
 
 NOISE = 2.0**-22
 """Of each value of a layer and of its gradient, how much noise has: four roundings of float32."""
@@ -70,6 +70,7 @@ class TorchNet:
         self.loss = nn.CrossEntropyLoss()
         self.solver = self._solver_of(self.net)
         self.run = torch.compile(self.net) if compiled else self.net
+        self.last_loss = 0.0
 
     def _solver_of(self, net: nn.Module) -> torch.optim.Optimizer:
         named = {"lr" if name == "learning_rate" else name: value for name, value in self.settings.items()}
@@ -83,17 +84,22 @@ class TorchNet:
         raise NotImplementedError
 
     def seconds(self, phase: str, runs: int) -> list[float]:
-        """Of so many training steps, or inferences of a whole batch."""
+        """Of so many training steps, or inferences of a whole batch.
+
+        Raises:
+            LatteError: the last loss is not finite.
+        """
         self.net.train(phase == "step")
         found = []
         for _ in range(runs):
             start = perf_counter()
             if phase == "step":
-                self.step()
+                self.last_loss = self.step()
             else:
                 with torch.inference_mode():
                     self.run(self.inputs)
             found.append(perf_counter() - start)
+        check_loss(self.last_loss)
         return found
 
     def step(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +14,7 @@ from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
 from latte.tools.bench.tried import Arrays
-from swirl.errors import CommandError
+from swirl.errors import CommandError, LatteError
 from swirl.ir.work import program_work
 from swirl.measure import Limits
 from swirl.runner import Seen
@@ -45,6 +46,16 @@ def work(net: Net, phase: str) -> tuple[int, int]:
     kernels = [kernel for run in RUNS[phase] for kernel in net.executable.order[run]]
     found = [program_work(kernel.program) for kernel in kernels if phase in ("step", kernel.phase)]
     return sum(each.operations for each in found), sum(each.bytes for each in found)
+
+
+def check_loss(loss: float) -> None:
+    """Times of steps on NaN say nothing.
+
+    Raises:
+        LatteError: the loss is not finite.
+    """
+    if not isfinite(loss):
+        raise LatteError(f"after some steps the loss is {loss}", way_out="other images or sizes: --batch, --size")
 
 
 class WholeNet:
@@ -101,6 +112,7 @@ class WholeNet:
 
         Raises:
             CommandError: the net is not measured by this phase.
+            LatteError: the last loss is not finite.
         """
         if phase not in self.phases:
             raise CommandError(
@@ -114,6 +126,7 @@ class WholeNet:
             else:
                 self.net.predict(self.batch[0])
             found.append(perf_counter() - start)
+        check_loss(self.net.loss)
         return found
 
     def step(self) -> float:
