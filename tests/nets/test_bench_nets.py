@@ -175,14 +175,14 @@ def test_a_run_with_a_process_for_each_side(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(command, "sides", lambda *about: sides(*about)[:3:2])  # ours, and PyTorch tuned
     monkeypatch.setenv("LATTE_SCHEDULE", "0")  # of our side's process, too
     monkeypatch.setenv("COLUMNS", "400")
-    once = ["--rounds", "1", "--threads", "1", "--json", str(tmp_path / "rows.json")]
+    once = ["--rounds", "1", "--threads", "2", "--json", str(tmp_path / "rows.json")]
     ran = CliRunner().invoke(bench, ["net", "small", "--batch", "3", "--size", "33", *once])
     assert ran.exit_code == 0, ran.output
     for phase in ("step", "inference"):
-        pattern = rf"net {SMALL} {phase}: Latte .* of the limit; [\d.]+ MB of memory planned; PyTorch tuned [\d.]+×"
-        assert re.search(pattern, ran.output), ran.output
+        sides_of_it = r"[\d.]+ MB of memory planned; one thread [\d.]+×; PyTorch tuned [\d.]+×"
+        assert re.search(rf"net {SMALL} {phase}: Latte .* of the limit; {sides_of_it}", ran.output), ran.output
     assert f"net {SMALL}: Latte compiles (minutes" in ran.output and "geometric mean" in ran.output
     rows: list[dict[str, Any]] = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert [(row["case"]["layer"], row["phase"]) for row in rows] == [("small", "step"), ("small", "inference")]
-    assert all(set(row["seconds"]) == {"Latte", "PyTorch tuned"} for row in rows)
+    assert all(set(row["seconds"]) == {"Latte", "one thread", "PyTorch tuned"} for row in rows)
     assert all(0 < row["differences"]["PyTorch tuned"] < 1e-2 for row in rows)
