@@ -15,7 +15,7 @@ from rich.console import Console
 from swirl.compiler import find_compiler
 from swirl.config import available_cores
 
-FILE_WIDTH = 140
+FILE_WIDTH = 240
 """Columns of a table in a file or pipe, which has no width of its own."""
 
 
