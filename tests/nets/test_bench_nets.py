@@ -18,7 +18,7 @@ from latte.tools.bench.alternate import compared
 from latte.tools.bench.cases import Case, parsed
 from latte.tools.bench.command import bench
 from latte.tools.bench.ours import our_side
-from latte.tools.bench.published import NETS
+from latte.tools.bench.published import NETS, Published
 from latte.tools.bench.rounding import FACTOR, LEAST, ROUNDING, WrongResult, compared_in_norm
 from latte.tools.bench.whole_nets import PublishedNet
 from latte.tools.bench.workers import sides
@@ -78,6 +78,11 @@ def test_bad_names_and_sizes(text: str, message: str) -> None:
 def test_options_that_do_not_fit(arguments: tuple[str, ...], message: str) -> None:
     ran = CliRunner().invoke(bench, arguments)
     assert ran.exit_code == 2 and message in ran.output, ran.output
+
+
+def test_a_program_that_is_missing_is_named() -> None:
+    with pytest.raises(LatteError, match=r"nowhere\.py: does not run: FileNotFoundError"):
+        Published("nowhere").declared(1, 32)
 
 
 # --- comparing --------------------------------------------------------------------------------------------
