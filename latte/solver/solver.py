@@ -174,6 +174,8 @@ class Solver:
 
     def _as_for(self, group: Any) -> Solver:
         """This solver with the settings and the number of steps of a group of parameters."""
+        if group == ((), 0):
+            return self
         if group not in self._views:
             of, skipped = group
             seen = object.__new__(type(self))

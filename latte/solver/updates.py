@@ -291,7 +291,7 @@ for chunk in range({chunks}):
         for name in parameters:
             buffer = self._session.executable.buffers[name]
             before = self._layouts.setdefault(name, buffer.layout)
-            if before != buffer.layout:
+            if before is not buffer.layout and before != buffer.layout:
                 for kept in self.kept:
                     if (f"{kept}.{name}", before) in self._kept:
                         values = self._read(f"{kept}.{name}", replace(buffer, layout=before))

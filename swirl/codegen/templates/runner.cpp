@@ -38,7 +38,6 @@ constexpr double SLOW_MOVE = 1e-3;    // where another program has the core
 constexpr double FIRST_REST = 10e-3, LONGEST_REST = 1.0;  // between moves that do not help
 constexpr double SHORT = 4e-3;        // a phase on one thread: about as long as it may wait for a core
 constexpr double FIRST_HOLD = 20e-3, LONGEST_HOLD = 5.0;  // of phases on one thread
-constexpr double AS_LONG = 20;        // as a delay they are held, so that trying again costs little
 constexpr double WORTH = 0.5;         // of the time of another thread, as sharing is not perfect
 constexpr double FRESH = 1e-3;        // of a count of lost cores
 constexpr int YIELDS = 2;
@@ -145,7 +144,8 @@ struct Crowd {
         if (delay < WORTH * (threads - 1) * ran) {
             hold = 0;
         } else {
-            hold = std::min(std::max(2 * hold, std::max(FIRST_HOLD, AS_LONG * delay)), LONGEST_HOLD);
+            // One delay may be the host's: only those that follow each other hold for long.
+            hold = std::min(std::max(2 * hold, std::max(FIRST_HOLD, delay)), LONGEST_HOLD);
             until.store(time + hold, std::memory_order_relaxed);
         }
         ran = 0;
