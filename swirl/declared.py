@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from swirl.ir.anonymous import anonymous, renamed_storage, with_owners
 from swirl.ir.buffers import Buffer
@@ -55,6 +56,11 @@ class Declared:
         """Every buffer that a program or a name stands for."""
         yield from (buffer for program in self.programs() for buffer in program.buffers.values())
         yield from (buffer for known in self.names.values() for buffer in known.values())
+
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """Names of layers whose storage it has."""
+        return frozenset(buffer.name.partition(".")[0] for buffer in self.buffers())
 
     def has(self, pattern: re.Pattern[str]) -> bool:
         """Whether a name in these programs, other than those of layers, has this form."""

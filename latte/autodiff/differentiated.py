@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient
 from latte.autodiff.finish import ACCUMULATE
@@ -16,9 +17,11 @@ from latte.model.frozen import Frozen, frozen_now
 from latte.model.graph import Graph
 from latte.model.neuron import FieldSpec
 from swirl.errors import DerivativeError
+from swirl.ir.anonymous import anonymous
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import NotUniform
 from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
+from swirl.ir.text import identity
 from swirl.ir.trees import name_of, nodes, statements_in, target_of
 from swirl.ir.uniform import for_any_number, with_items
 
@@ -31,7 +34,7 @@ class LayerPrograms:
     programs: Mapping[str, Program]
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def trained(self) -> set[str]:
         """Storage of the parameters' gradients that these programs set or add to."""
         buffers = (buffer for program in self.programs.values() for buffer in program.buffers.values())
@@ -74,6 +77,12 @@ class Differentiated:
         }
         self.changed = _changed(graph, self.frozen, self._wanted, of_data)
         self._made: dict[tuple[str, tuple[str, ...]], LayerPrograms] = {}
+        self._shared = _Shared()
+        self._inputs = {ensemble.name: _differentiated(ensemble, self._wanted) for ensemble in graph.ensembles}
+        self._trained = {
+            ensemble.name: [spec for spec in _parameters(ensemble) if spec.storage not in self.frozen.parameters]
+            for ensemble in graph.ensembles
+        }
 
     def programs(self, order: Sequence[Ensemble] | None = None) -> list[LayerPrograms]:
         """The programs of all layers, in the order in which they run forwards.
@@ -90,21 +99,20 @@ class Differentiated:
         for ensemble in reversed(order):
             result.append(self._of(ensemble, started))
             if ensemble.name in self._wanted and result[-1].programs and not isinstance(ensemble, AccuracyEnsemble):
-                started |= {edge.source.name for edge in _differentiated(ensemble, self._wanted)}
+                started |= {edge.source.name for edge in self._inputs[ensemble.name]}
             started |= result[-1].trained
         return result[::-1]
 
     def _of(self, ensemble: Ensemble, started: set[str]) -> LayerPrograms:
         if ensemble.name not in self._lowered:
             return LayerPrograms(ensemble, {})
-        inputs = _differentiated(ensemble, self._wanted)
+        inputs, params = self._inputs[ensemble.name], self._trained[ensemble.name]
         add_to = tuple(edge.name for edge in inputs if edge.source.name in started)
-        params = [spec for spec in _parameters(ensemble) if spec.storage not in self.frozen.parameters]
         add_to += tuple(spec.name for spec in params if spec.gradient.storage in started)
         key = ensemble.name, add_to
         if key not in self._made:
             layer, trained = self._lowered[ensemble.name], [spec.name for spec in params]
-            made = _programs(layer, [edge.name for edge in inputs], trained, add_to)
+            made = _programs(layer, [edge.name for edge in inputs], trained, add_to, self._shared)
             self._made[key] = replace(made, notes=(*made.notes, *_frozen_notes(ensemble, self.frozen)))
         return self._made[key]
 
@@ -174,8 +182,48 @@ def _differentiated(ensemble: Ensemble, wanted: set[str]) -> list[Connection]:
     return [edge for edge in ensemble.connections if not edge.is_label and edge.source.name in wanted]
 
 
+class _Shared:
+    """What has been found out about programs: equal programs of several layers share it."""
+
+    def __init__(self) -> None:
+        self._derived: dict[Hashable, Derived] = {}
+        self._for_any_number: dict[Hashable, Program] = {}
+
+    def derived(
+        self, forward: Program, inputs: Sequence[str], params: Sequence[str], add_to: Sequence[str], taken: set[str]
+    ) -> Derived:
+        """See :func:`latte.autodiff.derive.derive`.
+
+        Raises:
+            DerivativeError: as there.
+        """
+        given = anonymous(forward)
+        key = identity(given.program), tuple(inputs), tuple(params), tuple(add_to), frozenset(taken)
+        if key not in self._derived:
+            try:
+                made = derive(given.program, inputs=inputs, params=params, add_to=add_to, taken=taken)
+            except DerivativeError:  # to be told with the names of layers
+                return derive(forward, inputs=inputs, params=params, add_to=add_to, taken=taken)
+            self._derived[key] = made
+        made = self._derived[key]
+        backward, update = (None if each is None else given.named(each) for each in (made.backward, made.update))
+        return Derived(given.named(made.forward), backward, update, tuple(map(given.text, made.notes)), made.taped)
+
+    def for_any_number(self, program: Program, items: int, fixed: str) -> Program:
+        """See :func:`swirl.ir.uniform.for_any_number`."""
+        given = anonymous(program)
+        key = identity(given.program), items, fixed
+        if key not in self._for_any_number:
+            self._for_any_number[key] = for_any_number(given.program, items, fixed)
+        return replace(program, fixed=given.text(self._for_any_number[key].fixed))
+
+
 def _programs(
-    layer: LoweredLayer, inputs: Sequence[str], params: Sequence[str], started: Sequence[str]
+    layer: LoweredLayer,
+    inputs: Sequence[str],
+    params: Sequence[str],
+    started: Sequence[str],
+    shared: _Shared,
 ) -> LayerPrograms:
     """The phases of a layer.
 
@@ -184,6 +232,7 @@ def _programs(
         inputs: its connections through which a gradient flows back.
         params: its parameters that train.
         started: those of them, and of its parameters, whose gradient another layer has set.
+        shared: with other layers.
     """
     ensemble, forward = layer.ensemble, layer.forward
     programs = {"inference": strip_stop_gradient(layer.inference).renamed(f"{ensemble.name}.inference")}
@@ -193,7 +242,7 @@ def _programs(
     add_to = [name for name in started if name in (*inputs, *params)]
     if isinstance(ensemble, AccuracyEnsemble) or not (inputs or params):
         programs["forward"] = _with_argmax(layer)
-        return LayerPrograms(ensemble, _for_any_number(layer, programs))
+        return LayerPrograms(ensemble, _for_any_number(layer, programs, shared))
     written = {
         phase: _started(program, ensemble, add_to)
         for phase in ("backward", "update")
@@ -205,6 +254,7 @@ def _programs(
         [] if "update" in written else params,
         add_to,
         layer.arrays.union(*(program.buffers for program in written.values())),
+        shared,
     )
     programs["forward"] = strip_stop_gradient(derived.forward)
     backward = (written.get("backward") if inputs else None) or derived.backward
@@ -216,10 +266,10 @@ def _programs(
         programs["update"] = update
     aliases = forward.aliases
     programs = {phase: replace(program, aliases={**aliases, **program.aliases}) for phase, program in programs.items()}
-    return LayerPrograms(ensemble, _for_any_number(layer, programs), derived.notes)
+    return LayerPrograms(ensemble, _for_any_number(layer, programs, shared), derived.notes)
 
 
-def _for_any_number(layer: LoweredLayer, programs: Mapping[str, Program]) -> dict[str, Program]:
+def _for_any_number(layer: LoweredLayer, programs: Mapping[str, Program], shared: _Shared) -> dict[str, Program]:
     """The phases of a layer, each of which says whether it is right for fewer items than the batch size."""
     items = layer.batch_size
     declared = {buffer.name for buffer in body_buffers(layer.ensemble, items).values()}
@@ -230,17 +280,24 @@ def _for_any_number(layer: LoweredLayer, programs: Mapping[str, Program]) -> dic
     except NotUniform as error:
         why |= {phase: why.get(phase) or layer.forward.fixed or str(error) for phase in programs}
     fixed = {phase: why.get(phase, layer.forward.fixed) or program.fixed for phase, program in programs.items()}
-    return {phase: for_any_number(program, items, fixed[phase]) for phase, program in programs.items()}
+    return {phase: shared.for_any_number(program, items, fixed[phase]) for phase, program in programs.items()}
 
 
-def _derived(layer: LoweredLayer, inputs: list[str], params: list[str], add_to: list[str], taken: set[str]) -> Derived:
+def _derived(
+    layer: LoweredLayer,
+    inputs: list[str],
+    params: list[str],
+    add_to: list[str],
+    taken: set[str],
+    shared: _Shared,
+) -> Derived:
     """What follows from a layer's forward program; arrays ``taken`` are left alone.
 
     Raises:
         DerivativeError: with the line of the body.
     """
     try:
-        return derive(layer.forward, inputs=inputs, params=params, add_to=add_to, taken=taken)
+        return shared.derived(layer.forward, inputs, params, add_to, taken)
     except DerivativeError as error:
         if error.line is None:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import dataclass, replace
 
@@ -81,11 +82,20 @@ def lower_layers(graph: Graph, batch_size: int) -> dict[str, LoweredLayer]:
 def _forward(ensemble: Ensemble, batch_size: int) -> tuple[Program, Program]:
     """The forward program in training and in inference, with operands of products stored: in the same arrays only where
     the programs are the same."""
-    training, inference = (lower(ensemble, "forward", batch_size=batch_size, training=mode) for mode in (True, False))
+    training = lower(ensemble, "forward", batch_size=batch_size)
     taken = {*body_buffers(ensemble, batch_size), *(edge.name for edge in ensemble.connections)}
     stored = stored_operands(training, taken)
+    if not _asks_for_training(ensemble):
+        return stored, stored
+    inference = lower(ensemble, "forward", batch_size=batch_size, training=False)
     same = training.text == inference.text and training.buffers == inference.buffers
     return stored, stored if same else stored_operands(inference, taken.union(stored.buffers))
+
+
+def _asks_for_training(ensemble: Ensemble) -> bool:
+    """Whether forward may use ``self.training``."""
+    tree = ensemble.body("forward").tree
+    return any(isinstance(node, ast.Attribute) and node.attr == "training" for node in ast.walk(tree))
 
 
 def _check_size(ensemble: Ensemble, batch_size: int) -> None:

@@ -12,7 +12,7 @@ from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.planning.chains import Chains, candidates, chained_order, chosen_chains
 from latte.planning.recipes import Recipes, short_name
-from latte.planning.units import Unit, net_units
+from latte.planning.units import NetUnits, Unit
 from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
 from swirl.kept_schedules import BoundKernel, Kept, KeptSchedules
@@ -194,13 +194,14 @@ def planning(
     """
     recipes = Recipes(graph, differentiated)
     asked = candidates(graph, recipes, differentiated.seeded)
+    net_units = NetUnits(graph, recipes)
     left: dict[tuple[str, str], str] = {}
     done: list[ScheduledUnit] = []
     waiting: list[ScheduledUnit] = []
     while True:
         chains = chosen_chains(asked, left, differentiated)
         programs = differentiated.programs(chained_order(graph, chains.found))
-        units = net_units(graph, programs, chains, recipes, left)
+        units = net_units.of(programs, chains, left)
         units = units[: next((place for place, unit in enumerate(units) if until(unit)), len(units)) + 1]
         same = takewhile(lambda pair: pair[0] == pair[1].unit, zip(units, done, strict=False))
         done = [item for _, item in same]
@@ -248,8 +249,8 @@ def _scheduled(recipes: Recipes, unit: Unit, state: PlanState, kept: KeptSchedul
 def _settled(units: Sequence[Unit]) -> dict[str, int]:
     """Unit → the place of the last unit that may lay out storage that it touches."""
     last = {layer: place for place, unit in enumerate(units) for layer in unit.region.layers}
-    owners = {unit.name: {buffer.name.partition(".")[0] for buffer in unit.region.buffers()} for unit in units}
-    return {name: max((last[layer] for layer in known if layer in last), default=0) for name, known in owners.items()}
+    touched = {unit.name: unit.region.touched for unit in units}
+    return {name: max((last[layer] for layer in known if layer in last), default=0) for name, known in touched.items()}
 
 
 def state_after(done: Sequence[ScheduledUnit]) -> PlanState:

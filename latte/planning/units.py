@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from latte.autodiff.differentiated import Differentiated, LayerPrograms
+from latte.autodiff.differentiated import LayerPrograms
 from latte.model.checks import PHASES
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble
 from latte.model.graph import Graph
+from latte.model.neuron import FieldSpec
 from latte.planning.chains import Chain, Chains
 from latte.planning.recipes import Recipes
 from swirl.declared import Declared
@@ -59,96 +60,128 @@ class Unit:
         return layer.body(written).location() if layer.has_phase(written) else None
 
 
-def net_units(
-    graph: Graph,
-    programs: Sequence[LayerPrograms],
-    chains: Chains,
-    recipes: Recipes | None = None,
-    left: Collection[tuple[str, str]] = (),
-    frozen: Differentiated | None = None,
-) -> list[Unit]:
-    """The programs of a net as they are compiled together, in the order in which they run forwards.
+class NetUnits:
+    """The programs of a net as they are compiled together. What stays the same from one choice of chains to the next is
+    the very same unit.
 
     Args:
         graph: of the net.
-        programs: of all ensembles, the members of each chain next to each other.
-        chains: of the net.
         recipes: of the net.
-        left: layers and those of their phases that their recipes have left to the default schedule.
-        frozen: the programs of the net, where something is frozen.
-
-    Raises:
-        RecipeError: a recipe file cannot be read.
     """
-    recipes = recipes or Recipes(graph, frozen)
-    by_name = {item.ensemble.name: item for item in programs}
-    joined = [_joined(chain, [by_name[member.name] for member in chain.members]) for chain in chains.found]
-    done = {(phase, member.name) for unit in joined for phase in unit.parts for member in unit.members}
-    rest = {
-        name: replace(item, programs={ph: p for ph, p in item.programs.items() if (ph, name) not in done})
-        for name, item in by_name.items()
-    }
-    users = _users(joined, rest.values())
-    starting: dict[str, list[Unit]] = {}
-    for unit in joined:
-        starting.setdefault(unit.members[0].name, []).append(unit)
-    phases_left: dict[str, set[str]] = {}
-    for layer, phase in left:
-        phases_left.setdefault(layer, set()).add(phase)
-    result: list[Unit] = []
-    first_users: dict[str, frozenset[str]] = {}
-    for item in programs:
-        name = item.ensemble.name
-        for unit in starting.get(name, ()):
-            if unit.parts:
-                lays_out, parameters = _lays_out(unit.members, first_users)
-                internal = _internal(unit, users)
-                region = replace(unit.region, internal=internal, lays_out=lays_out, parameters=parameters)
-                result.append(replace(unit, region=region))
-        if rest[name].programs or not item.programs:
-            recipe = recipes.of(item.ensemble, phases_left.get(name, ()))
-            result.append(_alone(rest[name], item, recipe, first_users))
-    return result
 
+    def __init__(self, graph: Graph, recipes: Recipes):
+        self._graph, self._recipes = graph, recipes
+        # With what their keys name by its id, so that nothing else gets it.
+        self._joined: dict[Hashable, tuple[Unit, object]] = {}
+        self._made: dict[Hashable, tuple[Unit, object]] = {}
+        self._specs: dict[str, list[FieldSpec]] = {}
 
-def _lays_out(
-    members: Sequence[Ensemble], first_users: dict[str, frozenset[str]]
-) -> tuple[tuple[str, ...], dict[str, bool]]:
-    """Prefixes of the storage that a recipe for these layers lays out: the layers' own, and data that no other layer
-    has read before: no kernel computes data, and setting them packs them anyway. Parameters, which layers may share,
-    and whether no other layer has used them before.
+    def of(
+        self, programs: Sequence[LayerPrograms], chains: Chains, left: Collection[tuple[str, str]] = ()
+    ) -> list[Unit]:
+        """The units, in the order in which they run forwards.
 
-    Args:
-        members: the layers.
-        first_users: data and parameters → the layers that have read them first; those of these layers are added.
-    """
-    names = frozenset(member.name for member in members)
-    edges = [edge for member in members for edge in member.connections]
-    data = sorted({edge.source.name for edge in edges if isinstance(edge.source, DataEnsemble)})
-    own = [name for name in data if first_users.setdefault(name, names) & names]
-    used = (spec for e in members for spec in e.fields().values() if spec.role in ("param", "param_grad"))
-    parameters = {spec.storage: bool(first_users.setdefault(spec.storage, names) & names) for spec in used}
-    return tuple(f"{name}." for name in (*sorted(names), *own)), parameters
+        Args:
+            programs: of all ensembles, the members of each chain next to each other.
+            chains: of the net.
+            left: layers and those of their phases that their recipes have left to the default schedule.
 
+        Raises:
+            RecipeError: a recipe file cannot be read.
+        """
+        by_name = {item.ensemble.name: item for item in programs}
+        joined = [self._chain(chain, [by_name[member.name] for member in chain.members]) for chain in chains.found]
+        done = {(phase, member.name) for unit in joined for phase in unit.parts for member in unit.members}
+        rest = {
+            name: {phase: program for phase, program in item.programs.items() if (phase, name) not in done}
+            for name, item in by_name.items()
+        }
+        users = _users(joined, rest)
+        starting: dict[str, list[Unit]] = {}
+        for unit in joined:
+            starting.setdefault(unit.members[0].name, []).append(unit)
+        phases_left: dict[str, set[str]] = {}
+        for layer, phase in left:
+            phases_left.setdefault(layer, set()).add(phase)
+        result: list[Unit] = []
+        first_users: dict[str, frozenset[str]] = {}
+        for item in programs:
+            name = item.ensemble.name
+            for unit in starting.get(name, ()):
+                if unit.parts:
+                    result.append(self._placed(unit, _internal(unit, users), first_users))
+            if rest[name] or not item.programs:
+                recipe = self._recipes.of(item.ensemble, phases_left.get(name, ()))
+                result.append(self._alone(rest[name], item, recipe, first_users))
+        return result
 
-def _alone(
-    item: LayerPrograms, whole: LayerPrograms, recipe: Recipe | None, first_users: dict[str, frozenset[str]]
-) -> Unit:
-    """The phases of a layer that are in no chain.
+    def _chain(self, chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
+        key = chain.name, chain.phases, id(chain.recipe), tuple(map(id, items))
+        if key not in self._joined:
+            self._joined[key] = _joined(chain, items), (chain, items)
+        return self._joined[key][0]
 
-    Args:
-        item: these phases.
-        whole: all of its phases.
-        recipe: its own.
-        first_users: see :func:`_lays_out`.
-    """
-    parts = {phase: (Part(program),) for phase, program in item.programs.items()}
-    elsewhere = sorted(whole.programs.keys() - item.programs.keys())
-    names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
-    members = (item.ensemble,)
-    lays_out, parameters = _lays_out(members, first_users)
-    name, own = item.ensemble.name, {"": names}
-    return Unit(members, recipe, Declared(name, (name,), parts, {}, {}, lays_out, parameters, own))
+    def _placed(self, unit: Unit, internal: dict[str, frozenset[str]], first_users: dict[str, frozenset[str]]) -> Unit:
+        """A chain with what it lays out."""
+        lays_out, parameters = self._lays_out(unit.members, first_users)
+        key = id(unit), lays_out, tuple(parameters.items()), tuple(internal.items())
+        if key not in self._made:
+            region = replace(unit.region, internal=internal, lays_out=lays_out, parameters=parameters)
+            self._made[key] = replace(unit, region=region), unit
+        return self._made[key][0]
+
+    def _alone(
+        self,
+        programs: Mapping[str, Program],
+        whole: LayerPrograms,
+        recipe: Recipe | None,
+        first_users: dict[str, frozenset[str]],
+    ) -> Unit:
+        """The phases of a layer that are in no chain.
+
+        Args:
+            programs: of these phases.
+            whole: all of its phases.
+            recipe: its own.
+            first_users: see :meth:`_lays_out`.
+        """
+        members = (whole.ensemble,)
+        lays_out, parameters = self._lays_out(members, first_users)
+        key = id(whole), tuple(programs), id(recipe), lays_out, tuple(parameters.items())
+        if key not in self._made:
+            elsewhere = sorted(whole.programs.keys() - programs.keys())
+            names = {local: buffer for phase in elsewhere for local, buffer in whole.programs[phase].buffers.items()}
+            parts = {phase: (Part(program),) for phase, program in programs.items()}
+            name = whole.ensemble.name
+            region = Declared(name, (name,), parts, {}, {}, lays_out, parameters, {"": names})
+            self._made[key] = Unit(members, recipe, region), (whole, recipe)
+        return self._made[key][0]
+
+    def _lays_out(
+        self, members: Sequence[Ensemble], first_users: dict[str, frozenset[str]]
+    ) -> tuple[tuple[str, ...], dict[str, bool]]:
+        """Prefixes of the storage that a recipe for these layers lays out: the layers' own, and data that no other
+        layer has read before: no kernel computes data, and setting them packs them anyway. Parameters, which layers may
+        share, and whether no other layer has used them before.
+
+        Args:
+            members: the layers.
+            first_users: data and parameters → the layers that have read them first; those of these layers are added.
+        """
+        names = frozenset(member.name for member in members)
+        edges = [edge for member in members for edge in member.connections]
+        data = sorted({edge.source.name for edge in edges if isinstance(edge.source, DataEnsemble)})
+        own = [name for name in data if first_users.setdefault(name, names) & names]
+        used = (spec for member in members for spec in self._trained(member))
+        parameters = {spec.storage: bool(first_users.setdefault(spec.storage, names) & names) for spec in used}
+        return tuple(f"{name}." for name in (*sorted(names), *own)), parameters
+
+    def _trained(self, ensemble: Ensemble) -> list[FieldSpec]:
+        """The parameters of a layer, and their gradients."""
+        if ensemble.name not in self._specs:
+            specs = ensemble.fields().values()
+            self._specs[ensemble.name] = [spec for spec in specs if spec.role in ("param", "param_grad")]
+        return self._specs[ensemble.name]
 
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
@@ -168,11 +201,11 @@ def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
     return Unit(chain.members, chain.recipe, Declared(chain.name, layers, parts, local, names=names))
 
 
-def _users(joined: Iterable[Unit], rest: Iterable[LayerPrograms]) -> dict[tuple[bool, str], set[str]]:
+def _users(joined: Iterable[Unit], rest: Mapping[str, Mapping[str, Program]]) -> dict[tuple[bool, str], set[str]]:
     """Whether in inference, and storage → the chains that touch it; "" for layers by themselves. Only inference reads
     what inference computes."""
     users: dict[tuple[bool, str], set[str]] = {}
-    every = [("", phase, program) for item in rest for phase, program in item.programs.items()]
+    every = [("", phase, program) for programs in rest.values() for phase, program in programs.items()]
     every += [
         (unit.name, phase, part.program) for unit in joined for phase, parts in unit.parts.items() for part in parts
     ]

@@ -18,7 +18,7 @@ from latte.net import Net
 from latte.planning.chains import chained_order, find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
 from latte.planning.recipes import Recipes, chain_name
-from latte.planning.units import Unit, net_units
+from latte.planning.units import NetUnits, Unit
 from latte.tools.made_up import made_up
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
@@ -183,7 +183,9 @@ class Bench:
         chains = find_chains(self.graph, frozen=self._programs)
         programs = self._programs.programs(chained_order(self.graph, chains.found))
         recipe = next(
-            unit.recipe for unit in net_units(self.graph, programs, chains, frozen=self._programs) if self._holds(unit)
+            unit.recipe
+            for unit in NetUnits(self.graph, Recipes(self.graph, self._programs)).of(programs, chains)
+            if self._holds(unit)
         )
         if recipe is None or recipe.path is None:
             raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")

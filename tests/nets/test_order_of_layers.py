@@ -17,7 +17,8 @@ from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.frontend.lowered import lower_layers
 from latte.model.graph import Graph
 from latte.planning.chains import chained_order, find_chains
-from latte.planning.units import Unit, net_units, touched, written
+from latte.planning.recipes import Recipes
+from latte.planning.units import NetUnits, Unit, touched, written
 from latte.runtime.arranging import execution_order
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_cases import Layer, NetCase, NetMaker, declare
@@ -38,7 +39,7 @@ def planned(graph: Graph, layers: Differentiated, share: float, seed: int) -> tu
     while True:
         chains = find_chains(graph, left=left)
         programs = layers.programs(chained_order(graph, chains.found))
-        units = net_units(graph, programs, chains)
+        units = NetUnits(graph, Recipes(graph)).of(programs, chains)
         new = [(unit.name, phase) for unit in units if unit.joined for phase in unit.parts if phase != "update"]
         new = [key for key in new if key not in asked]
         if not new:
