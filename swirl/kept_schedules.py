@@ -7,7 +7,7 @@ Within a compilation equal regions share one outcome; on disk it is an entry of 
 as one that does not exist.
 
 An entry holds texts of JSON, in which tokens stand for names. What planning goes on with is read at once, the rest
-(nests, stages, commands) when somebody looks.
+(nests, commands) when somebody looks. Stages, which are only shown, are not kept: the recipe makes them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -38,7 +38,7 @@ from swirl.values import NotAValue, from_value, to_value
 
 FILE = "schedule.json"
 _TOKEN = re.compile(r"zR(\d+)z")
-_PARTS = {"plan": str, "touched": str, "outcomes": str, "nests": dict, "stages": dict}
+_PARTS = {"plan": str, "touched": str, "outcomes": str, "nests": dict}
 """What an entry of a region that was scheduled holds, beside ``built_on`` and ``kernels``."""
 _DAMAGED = (AttributeError, IndexError, KeyError, SyntaxError, TypeError, ValueError)
 
@@ -134,9 +134,15 @@ class KeptSchedules:
         tokens = _tokens(names)
         parts = repr(self.target), declared.identity(tokens), repr(_renamed(seen, tokens, located=False))
         entry = self._entry(cache_key("region", version, identity, *parts))
+
+        def again() -> Scheduled:
+            found = schedule_declared(declared, seen, recipe, self.target, memo(), recipes)
+            assert isinstance(found, Scheduled), "the same recipe has not declined the same programs"
+            return found
+
         if entry.holds(recipes):
             try:
-                return Kept(entry.named(names, seen), entry, names, memo)
+                return Kept(entry.named(names, seen, again), entry, names, memo)
             except _DAMAGED:
                 entry.forget()
         if shares:
@@ -147,7 +153,7 @@ class KeptSchedules:
         else:
             made = computed(declared, seen)
         if entry.keep(made, recipes, shares):
-            return Kept(entry.named(names, seen), entry, names, memo)
+            return Kept(entry.named(names, seen, again), entry, names, memo)
         return Kept(computed(declared, seen) if shares else made, None, (), memo)
 
     def _entry(self, key: str) -> _Entry:
@@ -205,12 +211,13 @@ class _Entry:
         self._changed = True
         return True
 
-    def named(self, names: Sequence[str], seen: PlanState) -> Scheduled | Declined:
+    def named(self, names: Sequence[str], seen: PlanState, again: Callable[[], Scheduled]) -> Scheduled | Declined:
         """The outcome with the names of layers.
 
         Args:
             names: in the place of the tokens.
             seen: the part of the plan's state that the region sees.
+            again: schedules the region once more, for its stages.
         """
         text = partial(_named, names)
         if "declined" in self._texts:
@@ -222,8 +229,10 @@ class _Entry:
             found: PhaseNests = from_value(json.loads(text(self._texts["nests"][phase])))
             return found
 
+        made_again = cache(again)
+
         def stages(phase: str) -> Sequence[Stage]:
-            return Later(lambda: [_stage(*each) for each in json.loads(text(self._texts["stages"][phase]))])
+            return Later(lambda: made_again().stages[phase])
 
         def outcomes() -> list[Outcome]:
             return [_shown(each) for each in from_value(json.loads(text(self._texts["outcomes"])))]
@@ -369,7 +378,6 @@ def _texts_of(made: Scheduled) -> dict[str, Any]:
         "plan": json.dumps(to_value(plan)),
         "touched": json.dumps({phase: _touched(nests) for phase, nests in own.phases.items()}),
         "nests": {phase: json.dumps(to_value(nests)) for phase, nests in own.phases.items()},
-        "stages": {phase: json.dumps([_stage_value(each) for each in made.stages[phase]]) for phase in own.phases},
         "outcomes": json.dumps(to_value([_absolute(each) for each in made.outcomes])),
     }
 
@@ -378,14 +386,6 @@ def _touched(nests: PhaseNests) -> list[str]:
     """The storage whose layouts the C++ of a phase depends on."""
     names = [buffer.name for buffer in nests.program.buffers.values()]
     return list(dict.fromkeys((*names, *(copy.source.name for copy in nests.copies))))
-
-
-def _stage_value(stage: Stage) -> list[Any]:
-    return [stage.name, to_value(stage.program), stage.seconds, stage.command]
-
-
-def _stage(name: str, program: Any, seconds: float, command: str) -> Stage:
-    return Stage(name, lambda: from_value(program), seconds, command)
 
 
 def _absolute(outcome: Outcome) -> Outcome:

@@ -29,20 +29,25 @@ def _identity(program: Program) -> str:
 
 def to_json(program: Program) -> dict[str, Any] | None:
     """The program as a value of JSON, or None where :func:`from_json` would not give back this very program."""
-    value: dict[str, Any] = {
-        "nests": [nest.text for nest in program.nests],
-        "buffers": {name: asdict(buffer) for name, buffer in program.buffers.items()},
-    }
-    for field in fields(program):
-        if field.name not in value:
-            value[field.name] = getattr(program, field.name)
-    if not all(map(_read_as_printed, program.nests)):
+    buffers = {name: _buffer_value(buffer) for name, buffer in program.buffers.items()}
+    rest = {field.name: getattr(program, field.name) for field in fields(program)[3:]}
+    again = {key: _tuples(v) for key, v in rest.items() if key != "aliases"}
+    aliases = {name: tuple(targets) for name, targets in program.aliases.items()}
+    same = None not in buffers.values() and repr({**again, "aliases": aliases}) == repr({**again, **rest})
+    if not same or not all(map(_read_as_printed, program.nests)):
         return None
+    return {"name": program.name, "nests": [nest.text for nest in program.nests], "buffers": buffers, **rest}
+
+
+@lru_cache(maxsize=2**14)
+def _buffer_value(buffer: Buffer) -> dict[str, Any] | None:
+    """``asdict`` of a buffer, which nobody changes; None where :func:`buffer_from_json` would not give it back."""
+    value = asdict(buffer)
     try:
-        again = from_json(value)
-    except (SyntaxError, KeyError, TypeError, ValueError):
+        again = buffer_from_json(value)
+    except (KeyError, TypeError, AttributeError):
         return None
-    return value if identity(program) == identity(again) else None
+    return value if repr(again) == repr(buffer) else None
 
 
 def from_json(value: dict[str, Any]) -> Program:

@@ -170,8 +170,8 @@ def test_an_edit_is_computed_from_its_command_on() -> None:
 
     run(RECIPE)
     _, _, memo = run(Recipe("mine", {"forward": edited, "backward": backward}))
-    # unroll, and for forward alone: tidy, scalars, hoist, vectors, items, physical, C++
-    assert memo.computed == 8
+    # unroll, and for forward alone: tidy, sums, scalars, hoist, vectors, items, physical, C++
+    assert memo.computed == 9
 
 
 def test_refusals_read_the_same() -> None:

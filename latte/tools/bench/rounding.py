@@ -17,7 +17,7 @@ ROUNDING = "rounding of "
 """Before the name of a result: its change if every layer's values have noise."""
 FACTOR = 4.0
 """How many times as far as noise moves a result two sides may be apart, in its norm."""
-LEAST = 1e-4
+LEAST = 1e-3
 """Of a result's norm: where noise moves it less."""
 
 
