@@ -24,23 +24,12 @@ import click
 import numpy as np
 from rich.table import Table
 
-from latte import (
-    BatchNormLayer,
-    ConvLayerNoBias,
-    FullyConnectedLayer,
-    GlobalMeanPoolingLayer,
-    MaxPoolingLayer,
-    MemoryDataLayer,
-    Net,
-    ReLULayer,
-    ResidualSumLayer,
-    SoftmaxLossLayer,
-)
-from latte.ensemble import Ensemble
+from latte import FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
 from latte.solver import SGD
 from latte.tools.bench.alternate import SETTLE, WARM, run_count, write_data
 from latte.tools.bench.cases import parsed
 from latte.tools.bench.digits import digits_net
+from latte.tools.bench.published import NETS
 from latte.tools.bench.report import machine, report_console
 from latte.tools.bench.workers import OURS, Side, Turn, Workers, sides
 from swirl.config import available_cores
@@ -139,26 +128,9 @@ def digits(batch: int) -> Declare:
     return lambda: (digits_net(batch), (1, 8, 8))
 
 
-def resnet18(batch: int = 4) -> tuple[Net, tuple[int, ...]]:
-    """He et al. (2016), on images of 224 × 224."""
-    net = Net(batch, seed=1)
-    data, labels = MemoryDataLayer(net, (3, 224, 224)), MemoryDataLayer(net, (1,))
-    layer: Ensemble = ReLULayer(net, _normalised(net, data, 64, 7, 2))
-    layer = MaxPoolingLayer(net, layer, kernel=3, stride=2, pad=1, ceil_mode=False, clamp=False)
-    for stage, filters in enumerate((64, 128, 256, 512)):
-        for block in range(2):
-            stride = 2 if stage and not block else 1
-            branch = ReLULayer(net, _normalised(net, layer, filters, 3, stride))
-            branch = _normalised(net, branch, filters, 3, 1)
-            short = layer if stride == 1 else _normalised(net, layer, filters, 1, stride)
-            layer = ReLULayer(net, ResidualSumLayer(net, short, branch))
-    SoftmaxLossLayer(net, FullyConnectedLayer(net, GlobalMeanPoolingLayer(net, layer), 1000), labels)
-    return net, (3, 224, 224)
-
-
-def _normalised(net: Net, source: Ensemble, filters: int, kernel: int, stride: int) -> Ensemble:
-    conv = ConvLayerNoBias(net, source, num_filters=filters, kernel=kernel, stride=stride, pad=kernel // 2)
-    return BatchNormLayer(net, conv)
+def resnet18() -> tuple[Net, tuple[int, ...]]:
+    """Four images of 224 × 224."""
+    return NETS["resnet18"].declared(4, 224), (3, 224, 224)
 
 
 BUSY: dict[str, tuple[Declare, int, int]] = {
