@@ -38,8 +38,8 @@ from swirl.transforms.rewrites.joined_programs import Part, join
 BEFORE_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (("canonical", canonicalise),)
 AFTER_RECIPE: tuple[tuple[str, Callable[[Program], Program]], ...] = (
     ("tidy", tidy),
-    ("sums", long_sums),
     ("scalars", scalar_replace),
+    ("sums", long_sums),
     ("hoist", hoist),
     ("vectors", whole_vectors),
     ("items", bound_items),

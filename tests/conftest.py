@@ -3,12 +3,10 @@
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from latte.runtime.executable import Executable
-from tests.lowered import lowered
 from tests.poison import run_poisoned
 
 # Programs are trees without cycles. Python looks for cycles after so many allocations, and so through all trees again
@@ -59,7 +57,6 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def as_lowered() -> Iterator[None]:
-    """Nets of this test have no schedule, which does not matter for what it tests."""
-    with lowered():
-        yield
+def as_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nets of this test, and of processes that it starts, have no schedule, which does not matter for what it tests."""
+    monkeypatch.setenv("LATTE_SCHEDULE", "0")  # by what the test may change, too: undone in the right order

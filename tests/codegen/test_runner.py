@@ -245,15 +245,18 @@ def test_one_thread_runs_where_waiting_costs_more_than_sharing_gains() -> None:
     crowd.delayed(1.0, delay=0.003, after=0.1)
     assert not crowd.holds(1.0)
     crowd.delayed(2.0, delay=0.003, after=0.002)
-    assert crowd.holds(2.0) and crowd.holds(2.059) and not crowd.holds(2.061)  # twenty times as long
+    assert crowd.holds(2.0) and crowd.holds(2.019) and not crowd.holds(2.021)
     crowd.delayed(3.0, delay=0.003, after=0.002)  # again, and for twice as long
-    assert crowd.holds(3.119) and not crowd.holds(3.121)
+    assert crowd.holds(3.039) and not crowd.holds(3.041)
     crowd.delayed(4.0, delay=0.001, after=0.1)  # not any more
     assert not crowd.holds(4.0)
     crowd.delayed(5.0, delay=0.001, after=0.0)
     assert crowd.holds(5.019) and not crowd.holds(5.021)
-    crowd.delayed(6.0, delay=2.0, after=0.0)
-    assert crowd.holds(10.9) and not crowd.holds(11.1)
+    crowd.delayed(6.0, delay=2.0, after=0.0)  # at least as long as the delay
+    assert crowd.holds(7.9) and not crowd.holds(8.1)
+    for number in range(5):
+        crowd.delayed(20.0 + 10 * number, delay=2.0, after=0.0)
+    assert crowd.holds(64.9) and not crowd.holds(65.1)
 
 
 def test_many_threads_are_given_up_for_long_delays_only() -> None:

@@ -33,7 +33,7 @@ PASSES: dict[str, Callable[[Program], Program]] = {
     "long_sums": partial(long_sums, long=5, part=3),
 }
 FINISH: tuple[Command, ...] = tuple(
-    (name, (), {}) for name in ("tidy", "long_sums", "scalar_replace", "hoist", "whole_vectors")
+    (name, (), {}) for name in ("tidy", "scalar_replace", "long_sums", "hoist", "whole_vectors")
 )
 """What the compiler does after every recipe; sums of few terms are long ones here."""
 

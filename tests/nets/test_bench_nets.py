@@ -178,7 +178,6 @@ def test_a_run_with_a_process_for_each_side(tmp_path: Path, monkeypatch: pytest.
     pytest.importorskip("torch")
     monkeypatch.setattr(command, "instruction_sets", lambda environment: "")
     monkeypatch.setattr(command, "sides", lambda *about: sides(*about)[:3:2])  # ours, and PyTorch tuned
-    monkeypatch.setenv("LATTE_SCHEDULE", "0")  # of our side's process, too
     monkeypatch.setenv("COLUMNS", "400")
     once = ["--rounds", "1", "--threads", "2", "--json", str(tmp_path / "rows.json")]
     ran = CliRunner().invoke(bench, ["net", "small", "--batch", "3", "--size", "33", *once])

@@ -308,7 +308,7 @@ def test_bisect_names_a_broken_pass(
     monkeypatch.setattr(pipeline, "AFTER_RECIPE", tuple(passes))
     result = call("bisect", file, "--layer", "relu1", "--phase", "forward", *compiled)
     assert result.exit_code == 1, result.output
-    assert "_hoist.py is the first that differs, from 05_scalars.py" in result.output
+    assert "_hoist.py is the first that differs, from 05_sums.py" in result.output
     assert "first in value[0, 3]: " in result.output
 
 

@@ -170,7 +170,7 @@ def test_an_edit_is_computed_from_its_command_on() -> None:
 
     run(RECIPE)
     _, _, memo = run(Recipe("mine", {"forward": edited, "backward": backward}))
-    # unroll, and for forward alone: tidy, sums, scalars, hoist, vectors, items, physical, C++
+    # unroll, and for forward alone: tidy, scalars, sums, hoist, vectors, items, physical, C++
     assert memo.computed == 9
 
 
