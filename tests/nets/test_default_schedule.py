@@ -614,8 +614,8 @@ def test_rows_of_a_strided_source_are_fetched(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(past_caches, "FAR", 1)
     net = Net(2, seed=1)
     layer = ConvLayer(net, MemoryDataLayer(net, (4, 64, 64)), num_filters=64, kernel=3, stride=2, pad=1)
-    forward = applied_in("forward", net, layer, "avx512")
-    (fetched,) = (text for text in forward if text.startswith("prefetch"))
+    outcomes = next(found for phase, *_, found in scheduled(net, layer, "avx512") if phase == "forward")
+    (fetched,) = (text for text in applied_texts(outcomes) if text.startswith("prefetch"))
     assert fetched.startswith("prefetch('forward', 'inputs', 'y")
 
 
