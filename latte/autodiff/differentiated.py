@@ -187,7 +187,7 @@ class _Shared:
 
     def __init__(self) -> None:
         self._derived: dict[Hashable, Derived] = {}
-        self._for_any_number: dict[Hashable, Program] = {}
+        self._fixed: dict[Hashable, str] = {}
 
     def derived(
         self, forward: Program, inputs: Sequence[str], params: Sequence[str], add_to: Sequence[str], taken: set[str]
@@ -213,9 +213,9 @@ class _Shared:
         """See :func:`swirl.ir.uniform.for_any_number`."""
         given = anonymous(program)
         key = identity(given.program), items, fixed
-        if key not in self._for_any_number:
-            self._for_any_number[key] = for_any_number(given.program, items, fixed)
-        return replace(program, fixed=given.text(self._for_any_number[key].fixed))
+        if key not in self._fixed:
+            self._fixed[key] = for_any_number(given.program, items, fixed).fixed
+        return replace(program, fixed=given.text(self._fixed[key]))
 
 
 def _programs(

@@ -60,7 +60,7 @@ def _at_least(form: Affine) -> Iterator[Affine]:
 
 
 def most_terms(program: Program) -> int:
-    """The terms of the longest sum of floating-point numbers, at the most; one where there is no sum."""
+    """The terms of the longest sum of floating-point numbers, at the most; 1 without sums."""
     most = 1
     for nest in program.nests:
         for path, node in walk(nest.body):

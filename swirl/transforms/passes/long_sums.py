@@ -32,7 +32,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_target, references, statements_in
-from swirl.ir.trips import trips
+from swirl.ir.trips import most_terms, trips
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.checked import checked
 from swirl.transforms.rewrites.reductions import Reduction, accumulation, combine, only_accumulated, retargeted
@@ -70,6 +70,8 @@ def long_sums(program: Program, long: int = LONG, part: int = PART) -> Program:
     Source: Higham, *Accuracy and Stability of Numerical Algorithms*, section 4.2 (the number of additions that a term
     goes through bounds the error).
     """
+    if most_terms(program) <= long:
+        return program
     nests = []
     for nest in program.nests:
         while (split := _split(program, nest, long, part)) is not None:
@@ -122,7 +124,7 @@ def _split(program: Program, nest: Nest, long: int, part: int) -> Nest | None:
 def _chains(program: Program, nest: Nest) -> Iterator[_Chain]:
     for path, node in walk(nest.body):
         reduction = accumulation(node) if isinstance(node, ast.AugAssign) else None
-        if reduction is None or reduction.kind != "add" or any(True for _ in _inner_references(reduction.target)):
+        if reduction is None or reduction.kind != "add" or _depends_on_data(reduction.target):
             continue
         home = scope_at(nest.body, path, program.buffers)[reduction.name]
         if not home.dtype.startswith("float"):
@@ -149,9 +151,9 @@ def _stored(node: ast.stmt) -> set[str]:
     return set(stored_in([node], declared=True))
 
 
-def _inner_references(target: ast.expr) -> Iterator[ast.Subscript]:
-    """References in a target's subscripts: which element it is depends on data."""
-    return (each for each in references(target) if each is not target)
+def _depends_on_data(target: ast.expr) -> bool:
+    """Whether a target's subscripts read which element it is."""
+    return any(each is not target for each in references(target))
 
 
 def _in_strips(program: Program, nest: Nest, path: Path, most: int) -> Nest | None:
