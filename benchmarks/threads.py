@@ -33,7 +33,7 @@ from latte.tools.bench.published import NETS
 from latte.tools.bench.report import machine, report_console
 from latte.tools.bench.workers import OURS, Side, Turn, Workers, sides
 from swirl.config import available_cores
-from swirl.target import resolve_target
+from swirl.target.machine import resolve_target
 
 PAUSED = (("net", "16"), ("cbr", "10,64,64,14"), ("cbr", "9,64,64,28"), ("cbr", "16,64,64,56"))
 """Training steps of about 0.2, 2, 7 and 50 ms on two cores of Zen 4."""

@@ -25,9 +25,9 @@ from latte.tools.bench.assembly import Counts, counts, innermost_loops, instruct
 from latte.tools.bench.report import machine, replaced  # noqa: E402
 from latte.tools.bench.walk import touching  # noqa: E402
 from swirl.ir.nest import Program  # noqa: E402
-from swirl.kept_schedules import KeptSchedules  # noqa: E402
-from swirl.memo import Memos  # noqa: E402
-from swirl.target import TARGETS  # noqa: E402
+from swirl.schedule.kept_schedules import KeptSchedules  # noqa: E402
+from swirl.schedule.memo import Memos  # noqa: E402
+from swirl.target.targets import TARGETS  # noqa: E402
 from swirl.transforms import LAYOUT_COMMANDS  # noqa: E402
 
 PAGE = ROOT / "docs" / "kernels.md"

@@ -1,6 +1,6 @@
 """Runs the commands in the ``console`` blocks of the documentation, and inserts what they print after them; writes the
 parts of docs/recipes.md, docs/convolution.md and docs/kernels.md that show commands and what they do to nests; and
-swirl/command_methods.py.
+swirl/schedule/command_methods.py.
 
     python docs/refresh.py            updates the pages
     python docs/refresh.py --check    only says which are out of date (exit status 1)
@@ -33,7 +33,11 @@ FILLED = {
     "command_methods.py": methods.filled,
 }
 DOCS = ("architecture", "tools", "recipes", "convolution", "kernels")
-PAGES = (*(ROOT / "docs" / f"{name}.md" for name in DOCS), ROOT / "CONTRIBUTING.md", ROOT / "swirl/command_methods.py")
+PAGES = (
+    *(ROOT / "docs" / f"{name}.md" for name in DOCS),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "swirl/schedule/command_methods.py",
+)
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

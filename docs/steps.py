@@ -7,7 +7,7 @@ import re
 from latte.tools.bench.report import replaced
 from latte.tools.bench.steps import convolution, recipe_file
 from latte.tools.bench.walk import Step, shortened, steps
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 
 MARK = re.compile(r"<!-- step (\w+) (.+?) -->")
 WHOLE = ("forward",)

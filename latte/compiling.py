@@ -27,17 +27,18 @@ from latte.runtime.kernels import GeneratedPhase, compile_kernels, generated_ker
 from latte.runtime.memory import check_fits
 from latte.runtime.report import CompileReport, FixedSize, Times, make_report
 from latte.runtime.session import Session
-from swirl.alone import alone
+from swirl.build.jit import Progress, progress_bar
+from swirl.build.process_lock import alone
 from swirl.config import MAX_THREADS, settings
 from swirl.errors import DeclarationError, DoesNotFit, TargetError
 from swirl.ir.buffers import DTYPES
-from swirl.jit import Progress, progress_bar
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.memory import machine_bytes
-from swirl.phases import INFERENCE
-from swirl.runner import Runner
-from swirl.target import Target, resolve_target
+from swirl.ir.phases import INFERENCE
+from swirl.run.memory import machine_bytes
+from swirl.run.runner import Runner
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.target.machine import resolve_target
+from swirl.target.targets import Target
 
 PADDED = 2
 """How many times what is declared all arrays take at the most: with padding, copies, and what the compiler adds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swirl.config import settings
-from swirl.target import resolve_target
+from swirl.target.machine import resolve_target
 
 _VEC_CONFIGS = {"avx512": "AVX-512", "avx2": "AVX-2", "portable": "AVX-2"}
 

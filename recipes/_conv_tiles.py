@@ -1,6 +1,6 @@
 """What convolution's phases share: blocks of channels, and the sizes of register tiles."""
 
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from latte.recipes._conv_tiles import divisor, leave_other_blocks, one_tap, present, sums_of_tile, whole_blocks
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 COPIES = 8  # of the gradient of the weights: parts of the images, each summed separately

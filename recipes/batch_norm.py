@@ -3,7 +3,7 @@
 Lanes run along the pixels of an image; after a source in blocks of channels, and for vectors, along the channels. Long
 sums are made of short ones, over a few images each, so that they keep their digits."""
 
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 LARGE = 2**22  # elements from which on a result is stored past the caches

@@ -1,7 +1,7 @@
 """Batch norm and ReLU: normalised and rectified in one pass; backwards the mask is recomputed, never stored."""
 
 from latte.recipes.batch_norm import passes, rows, schedule
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 chain = ("batch_norm", "relu")

@@ -17,7 +17,7 @@ from typing import Any
 
 from latte.recipes._conv_tiles import divisor, leave_other_blocks, one_tap, present, sums_of_tile, whole_blocks
 from latte.recipes._conv_update import update
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 __all__ = ["backward", "forward", "update"]

@@ -7,7 +7,7 @@ from math import prod
 
 from latte.recipes._conv_tiles import one_tap
 from latte.recipes.conv import LARGE, blocks_pay, lay_out, short_rows, tile_pixels
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 FEWEST = 32  # pixels of an image whose sums are made in registers

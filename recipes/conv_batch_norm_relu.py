@@ -2,7 +2,7 @@
 statistics are made as in conv_batch_norm.py; normalising and rectifying is the only other pass over memory."""
 
 from latte.recipes.conv_batch_norm import statistics_with_the_store
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 chain = ("conv", "batch_norm", "relu")

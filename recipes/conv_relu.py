@@ -1,6 +1,6 @@
 """Convolution and ReLU: a pixel is rectified before it is stored; everything else is as without the ReLU."""
 
-from swirl.recipe import Schedule
+from swirl.schedule.recipe import Schedule
 from swirl.target import Target
 
 chain = ("conv", "relu")

@@ -1,0 +1,3 @@
+from swirl.older_spellings import find_renamed
+
+find_renamed()

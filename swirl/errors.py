@@ -177,7 +177,8 @@ class Refused(CommandError):
 
 
 class Declined(LatteError):
-    """A recipe leaves a phase to others; see :meth:`swirl.recipe.Schedule.decline`. The planner takes it as an answer.
+    """A recipe leaves a phase to others; see :meth:`swirl.schedule.recipe.Schedule.decline`. The planner takes it as an
+    answer.
 
     Args:
         message: why.

@@ -20,10 +20,10 @@ from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.pipeline import AFTER_RECIPE
-from swirl.target import get_target
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.schedule.pipeline import AFTER_RECIPE
+from swirl.target.targets import get_target
 
 BEFORE_PHYSICAL = len(AFTER_RECIPE) - [name for name, _ in AFTER_RECIPE].index("items") - 1
 Arrays = dict[str, np.ndarray]

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
+from swirl.build.jit import build
 from swirl.codegen.emit import KernelSource, emit
 from swirl.ir.arithmetic import UNDEFINED, Undefined
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, make_nest, parse_program, substitute
 from swirl.ir.validate import validate
-from swirl.jit import build
-from swirl.target import TARGETS, Target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, Target
 from tests.codegen.conftest import arrays_for, assert_same_bits, run_source
 from tests.fuzz import floats
 

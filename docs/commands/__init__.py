@@ -10,8 +10,8 @@ from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
-from swirl.recipe import Schedule
-from swirl.target import TARGETS
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import TARGETS
 
 RECIPE = "my_recipe.py"
 Shape = tuple[int, ...]

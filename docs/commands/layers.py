@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from docs.commands import Example, Refusal, Shape, nests
 from swirl.ir.nest import Program
-from swirl.transforms.rewrites.contraction import OWN
+from swirl.transforms.rewrites.storage.contraction import OWN
 
 
 def between(text: str, own: str, **shapes: Shape) -> Program:

@@ -1,4 +1,4 @@
-"""``swirl/command_methods.py``: the commands as methods, for editors and mypy, made from their declarations."""
+"""``swirl/schedule/command_methods.py``: the commands as methods, for editors and mypy, made from declarations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 120
 HEAD = '''"""The commands as methods of ``s``: what an editor completes in a recipe, and what mypy checks there.
 
 Written from ``swirl/transforms/commands`` by ``python docs/refresh.py command_methods``; not to be edited. At run time,
-:class:`swirl.recipe.Schedule` finds a command by its name.
+:class:`swirl.schedule.recipe.Schedule` finds a command by its name.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from inspect import cleandoc
 from docs.commands import Example, applied, examples, nests, refused
 from latte.tools.bench.report import replaced
 from swirl.ir.nest import Program
-from swirl.recipe import Schedule
-from swirl.target import TARGETS
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS
 
 SECTIONS = ("rewrite", "Args", "Raises", "Source")

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from latte.autodiff.partials import active_in
 from latte.autodiff.prepare import FLOATS, Body
 from latte.autodiff.uses import sites, uses
+from swirl.analysis.statements import Statement
 from swirl.ir.buffers import Buffer
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement
 
 
 def active_names(nests: list[Body], buffers: Mapping[str, Buffer], wanted: Collection[str], output: str) -> set[str]:

@@ -34,6 +34,7 @@ from latte.autodiff.prepare import (
 )
 from latte.autodiff.reductions import Reduction, Round, reductions, rounds, start_value
 from latte.autodiff.uses import sites
+from swirl.analysis.statements import Statement
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
     LocalType,
@@ -53,7 +54,6 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, changed, name_of, nodes, statements_in
 
 NOBODY, BEATEN = -1, -2

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from latte.autodiff.prepare import Body, assign, edited, with_origin
 from latte.autodiff.uses import sites
+from swirl.analysis.statements import Statement
 from swirl.ir.nest import LocalType, Program, declare, fresh, make_nest, names_in
 from swirl.ir.paths import Path
-from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of, target_of
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from latte.autodiff.activity import active_names
 from latte.autodiff.argmax import save_argmax
-from latte.autodiff.finish import Gradients, Variables, finish
 from latte.autodiff.gather import gather
+from latte.autodiff.initialise_gradients import Gradients, Variables, finish
 from latte.autodiff.prepare import ELEMENT, Body, line_of, origin, prepare, rebuild
 from latte.autodiff.reverse import OutputChanges, Reversal
 from latte.autodiff.saved import multiple_of, save_local, save_version

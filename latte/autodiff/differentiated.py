@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from latte.autodiff.derive import Derived, derive, strip_stop_gradient
-from latte.autodiff.finish import ACCUMULATE
+from latte.autodiff.initialise_gradients import ACCUMULATE
 from latte.frontend.lowered import LoweredLayer, lower_layers
 from latte.model.buffers import body_buffers
 from latte.model.ensemble import Connection, Ensemble
@@ -16,6 +16,7 @@ from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
 from latte.model.frozen import Frozen, frozen_now
 from latte.model.graph import Graph
 from latte.model.neuron import FieldSpec
+from swirl.analysis.uniform import for_any_number, with_items
 from swirl.errors import DerivativeError
 from swirl.ir.anonymous import anonymous
 from swirl.ir.buffers import Buffer
@@ -23,7 +24,6 @@ from swirl.ir.item_numbers import NotUniform
 from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
 from swirl.ir.text import identity
 from swirl.ir.trees import name_of, nodes, statements_in, target_of
-from swirl.ir.uniform import for_any_number, with_items
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class _Shared:
         return Derived(given.named(made.forward), backward, update, tuple(map(given.text, made.notes)), made.taped)
 
     def for_any_number(self, program: Program, items: int, fixed: str) -> Program:
-        """See :func:`swirl.ir.uniform.for_any_number`."""
+        """See :func:`swirl.analysis.uniform.for_any_number`."""
         given = anonymous(program)
         key = identity(given.program), items, fixed
         if key not in self._fixed:

@@ -15,13 +15,13 @@ from latte.autodiff.adjoint_terms import negated, summed
 from latte.autodiff.cleanup import cleaned
 from latte.autodiff.prepare import Body
 from latte.autodiff.uses import Use, uses_of
+from swirl.analysis.dependences import touched_once
+from swirl.analysis.statements import statements
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import touched_once
 from swirl.ir.names import changed_in, stored_in
 from swirl.ir.nest import names_in, references, substitute
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.statements import statements
 from swirl.ir.trees import name_of, nodes
 
 

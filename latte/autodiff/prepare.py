@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from latte.autodiff.adjoint_terms import negated, same
 from latte.autodiff.uses import Use, sites, uses_of
+from swirl.analysis.dependences import touched_once
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import touched_once
 from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
 from swirl.ir.paths import Path, edit_block
 from swirl.ir.printing import unparse

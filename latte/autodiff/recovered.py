@@ -10,11 +10,11 @@ import numpy as np
 from latte.autodiff.adjoint_terms import is_call, same
 from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Values, stores
+from swirl.analysis.coverage import touched_again
+from swirl.analysis.dependences import touched_once
+from swirl.analysis.statements import Statement
 from swirl.ir.buffers import DTYPES
-from swirl.ir.coverage import touched_again
-from swirl.ir.deps import touched_once
 from swirl.ir.nest import expr, names_in, substitute
-from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from latte.autodiff.adjoint_terms import same
 from latte.autodiff.prepare import Body, line_of, origin
 from latte.autodiff.uses import Use, sites, use_of, uses
+from swirl.analysis.accesses import parsed
+from swirl.analysis.dependences import touched_once
+from swirl.analysis.statements import Statement
 from swirl.errors import DerivativeError
-from swirl.ir.accesses import parsed
-from swirl.ir.deps import touched_once
 from swirl.ir.nest import Loop, names_in
 from swirl.ir.paths import Path
-from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of, target_of
 
 

@@ -23,6 +23,7 @@ from latte.autodiff.recovered import divided_later
 from latte.autodiff.tapes import TapedValues, Tapes
 from latte.autodiff.uses import Use, use_of
 from latte.autodiff.values import Choices, Values
+from swirl.analysis.statements import Statement
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import (
@@ -43,7 +44,6 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, as_target, as_value, name_of, target_of
 
 

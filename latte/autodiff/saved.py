@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Sequence
 
 from latte.autodiff.prepare import assign, edited, plain_updates, rebuild
 from latte.autodiff.uses import Use, sites, uses_of
+from swirl.analysis.coverage import touches_all_once
+from swirl.analysis.statements import Statement
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.coverage import touches_all_once
 from swirl.ir.names import changed_in
 from swirl.ir.nest import Loop, Program, clone, constant, expr, fresh, make_nest, reference, substitute
 from swirl.ir.paths import Path, edit_block
 from swirl.ir.polynomial import polynomial
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
 from swirl.transforms.rewrites.sites import taken_names
 

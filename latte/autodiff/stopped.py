@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from latte.autodiff.derive import strip_stop_gradient
 from latte.autodiff.prepare import FLOATS, Body, assign
 from latte.autodiff.tapes import conditions_of, element_of, where_one_holds
+from swirl.analysis.sets import NotProved
+from swirl.analysis.statements import statements_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
 from swirl.ir.nest import Nest, Program, clone, fresh, local_type, make_nest, names_in, reference
 from swirl.ir.printing import unparse
-from swirl.ir.sets import NotProved
-from swirl.ir.statements import statements_of
 from swirl.ir.trees import name_of, statements_in
 from swirl.transforms.rewrites.sites import taken_names
 

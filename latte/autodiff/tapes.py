@@ -32,9 +32,11 @@ from latte.autodiff.prepare import (
 )
 from latte.autodiff.uses import use_of
 from latte.autodiff.values import Choices, Values
+from swirl.analysis.footprints import extremes
+from swirl.analysis.sets import NotProved
+from swirl.analysis.statements import Statement
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
-from swirl.ir.footprint import extremes
 from swirl.ir.names import changed_in
 from swirl.ir.nest import (
     LocalType,
@@ -52,8 +54,6 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.sets import NotProved
-from swirl.ir.statements import Statement
 from swirl.ir.trees import as_value, name_of
 
 

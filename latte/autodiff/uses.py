@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from swirl.ir import deps
-from swirl.ir.accesses import Access
+from swirl.analysis import dependences
+from swirl.analysis.accesses import Access
+from swirl.analysis.statements import Statement, statements
 from swirl.ir.paths import Path
-from swirl.ir.statements import Statement, statements
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ class Use:
         return self.access.own
 
     def meets_later(self, other: Use, *, carried_by: Path | None = None, itself: bool = False) -> bool:
-        """See :func:`swirl.ir.deps.meets_later`."""
-        return deps.meets_later(self.site, self.access, other.site, other.access, carried_by=carried_by, itself=itself)
+        """See :func:`swirl.analysis.dependences.meets_later`."""
+        return dependences.meets_later(
+            self.site, self.access, other.site, other.access, carried_by=carried_by, itself=itself
+        )
 
 
 def use_of(reference: ast.expr, kind: str, site: Statement) -> Use:

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from latte.autodiff.prepare import Body
 from latte.autodiff.uses import Use, sites, use_of, uses
+from swirl.analysis.statements import Statement
 from swirl.errors import DerivativeError
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
 from swirl.ir.nest import clone, local_type, loop_of, names_in, substitute
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement
 from swirl.ir.trees import ASSIGNMENTS, as_value, changed, declared_in, name_of, nodes, target_of
 
 

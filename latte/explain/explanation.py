@@ -16,25 +16,25 @@ from latte.explain.showing import loop_lines, memory, model_cells, model_lines, 
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
-from latte.planning.defaults.schedule import DEFAULTS
 from latte.planning.recipes import Recipes, chain_name, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
+from swirl.analysis.work import Work, loop_works, program_work
 from swirl.codegen.emit import listing
-from swirl.demand import demand
+from swirl.cost.time import demand
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.item_numbers import whole_batch
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import enclosing, loops
+from swirl.ir.phases import PHASE_ALIASES, PHASES
 from swirl.ir.printing import unparse
 from swirl.ir.separate import separate
-from swirl.ir.work import Work, loop_works, program_work
-from swirl.phases import PHASE_ALIASES, PHASES
-from swirl.pipeline import AFTER_RECIPE, Stage
-from swirl.recipe import DEFAULT_SCHEDULE
-from swirl.recorded import Outcome
+from swirl.schedule.command_log import Outcome
+from swirl.schedule.pipeline import AFTER_RECIPE, Stage
+from swirl.schedule.recipe import DEFAULT_SCHEDULE
+from swirl.schedule.rules.schedule import DEFAULTS
 from swirl.transforms import LAYOUT_COMMANDS
 
 

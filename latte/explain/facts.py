@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swirl.demand import Demand
-from swirl.ir.work import Work
+from swirl.analysis.work import Work
+from swirl.cost.time import Demand
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BufferFact:
 
 @dataclass(frozen=True)
 class NestFact:
-    """A loop nest of a phase, by the model of :mod:`swirl.demand`, and as it was measured.
+    """A loop nest of a phase, by the model of :mod:`swirl.cost.time`, and as it was measured.
 
     Args:
         label: of the nest; with a number where the nest has several loops one after the other.

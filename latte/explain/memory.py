@@ -16,8 +16,8 @@ from latte.planning.memory import INFERENCE, PHASES, TRAINING, MemoryPlan, round
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import GeneratedPhase
 from swirl.codegen.scratch import thread_bytes
-from swirl.memory import machine_bytes
-from swirl.target import Target
+from swirl.run.memory import machine_bytes
+from swirl.target.targets import Target
 
 WIDTH = 120
 GRADIENTS = ("grad", "param_grad")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from latte.explain.facts import LoopFact, NestFact
-from swirl.ir.work import Work
+from swirl.analysis.work import Work
 
 
 def amount(number: float, unit: str) -> str:

@@ -16,8 +16,8 @@ from latte.frontend.lowered import lower_layers
 from latte.model.frozen import frozen_now
 from latte.model.graph import Graph
 from latte.runtime.executable import Executable
+from swirl.analysis.work import program_work
 from swirl.ir.buffers import DTYPES
-from swirl.ir.work import program_work
 
 WIDTH = 120
 

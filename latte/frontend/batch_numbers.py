@@ -2,7 +2,7 @@
 
 They are numbers, of a whole batch, that know their formula. Where such a number is a value, it becomes a run-time
 scalar of the program; where it is the end of a loop over all items, the loop is one over items
-(:mod:`swirl.ir.items`). Any other use fixes the number of items: the layer is compiled for each.
+(:mod:`swirl.analysis.items`). Any other use fixes the number of items: the layer is compiled for each.
 """
 
 from __future__ import annotations

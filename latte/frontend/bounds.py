@@ -6,12 +6,12 @@ import ast
 from collections.abc import Mapping, Sequence
 
 from latte.frontend.scope import BodyScope
-from swirl.ir.accesses import Access
+from swirl.analysis.accesses import Access
+from swirl.analysis.dependences import NotProved, instance
+from swirl.analysis.statements import Statement, statements
 from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import NotProved, instance
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, statements
 from swirl.ir.trees import names_in
 
 

@@ -21,11 +21,11 @@ from latte.model.buffers import body_buffers
 from latte.model.checks import check_phase
 from latte.model.ensemble import Ensemble
 from latte.model.instances import stored_names
+from swirl.analysis.uniform import for_any_number
 from swirl.errors import DeclarationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, counting, fresh, make_nest, nested, reference, references, subscripts
 from swirl.ir.trees import name_of
-from swirl.ir.uniform import for_any_number
 
 # Fields whose first dimension is the batch: where a loop variable is a plain subscript of one, it is that
 # dimension's.

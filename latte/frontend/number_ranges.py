@@ -6,7 +6,7 @@ import ast
 import math
 from dataclasses import dataclass
 
-from swirl.ir.integers import LARGEST
+from swirl.analysis.integers import LARGEST
 
 
 @dataclass(frozen=True)

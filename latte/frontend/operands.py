@@ -10,6 +10,8 @@ from math import prod
 
 import islpy as isl
 
+from swirl.analysis.sets import NotProved, least_point, set_of
+from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import changed_in
 from swirl.ir.nest import (
@@ -29,8 +31,6 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, edit_at, enclosing, replace_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.sets import NotProved, least_point, set_of
-from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import as_target, changed, name_of, nodes, targets_in
 from swirl.transforms.rewrites.blocks import without_dead
 from swirl.transforms.rewrites.sites import taken_names

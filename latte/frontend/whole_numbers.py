@@ -16,9 +16,9 @@ from operator import or_
 from latte.frontend.locals import first_use, written
 from latte.frontend.number_ranges import ANY, TRUTH, Range, combined, compared
 from latte.frontend.scope import BodyScope
+from swirl.analysis.integers import LARGEST
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import Buffer
-from swirl.ir.integers import LARGEST
 from swirl.ir.nest import Loop, constant, loop_of, names_in, subscripts
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes, targets_in

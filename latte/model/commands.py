@@ -8,9 +8,9 @@ from typing import Any
 
 from latte.model.older_spellings import spelled_anew
 from swirl.errors import CommandError, nearest
+from swirl.ir.phases import PHASE_ALIASES, PHASES
 from swirl.ir.spelling import as_in_sources
-from swirl.phases import PHASE_ALIASES, PHASES
-from swirl.recorded import Recorded
+from swirl.schedule.command_log import Recorded
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 

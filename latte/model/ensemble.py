@@ -23,7 +23,7 @@ from latte.model.settings import NetSettings
 from latte.model.sharing import Shared, check_shared, share, shareable
 from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, UnknownName, nearest
-from swirl.recorded import Recorded
+from swirl.schedule.command_log import Recorded
 from swirl.transforms import COMMANDS
 
 Accessor = Callable[[str], Any]

@@ -19,7 +19,7 @@ from latte.planning.frozen_recipes import as_frozen
 from latte.planning.recipes import Choice, Recipes, chain_keys, chain_name
 from swirl.errors import CommandError, nearest
 from swirl.ir.spelling import normalised
-from swirl.recipe import Recipe
+from swirl.schedule.recipe import Recipe
 
 LONGEST = 8
 """Layers in the longest chain that is looked for."""

@@ -9,16 +9,17 @@ from itertools import combinations, pairwise
 from math import prod
 
 from latte.model.ensemble import Ensemble
-from latte.planning.defaults.schedule import FOR_RECIPES, PhaseSchedule, identity_with_defaults
-from latte.planning.defaults.trials import Trials, step
+from latte.planning.frozen_recipes import PLANNING
 from latte.planning.recipes import Recipes, chain_name
+from swirl.analysis.loop_facts import executions, wants_lanes
+from swirl.analysis.statements import Statement, statements_of
 from swirl.errors import Declined, LatteError
 from swirl.ir.nest import Nest, Program
 from swirl.ir.paths import Path
-from swirl.ir.statements import Statement, statements_of
-from swirl.loop_facts import executions, wants_lanes
-from swirl.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
-from swirl.target import Target
+from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
+from swirl.schedule.rules.schedule import FOR_RECIPES, PhaseSchedule, identity_with_defaults
+from swirl.schedule.rules.trials import Trials, step
+from swirl.target.targets import Target
 
 CALLS = 128
 """Calls of functions one by one that take as long as a kernel of its own costs."""
@@ -66,7 +67,7 @@ class DefaultChain:
         if not phases:
             return None
         functions = {phase: _scheduled_as(self.built_on, phase) for phase in phases}
-        identity = identity_with_defaults("chain", self.built_on or "", *phases)
+        identity = identity_with_defaults(PLANNING, "chain", self.built_on or "", *phases)
         return Recipe(DEFAULT_SCHEDULE, functions, self.kinds, identity=identity, shares=True)
 
 

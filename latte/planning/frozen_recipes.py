@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from latte.autodiff.differentiated import Differentiated
 from latte.model.ensemble import Ensemble
-from latte.planning.defaults.schedule import identity_with_defaults
 from swirl.errors import Declined, LatteError
-from swirl.phases import INFERENCE
-from swirl.recipe import Recipe, Schedule
-from swirl.target import Target
+from swirl.ir.phases import INFERENCE
+from swirl.schedule.memo import sources_identity
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.schedule.rules.schedule import identity_with_defaults
+from swirl.target.targets import Target
+
+PLANNING = sources_identity(Path(__file__).parent)
+"""Changes with what is decided here and in default chains; None where the sources are not those imported."""
 
 
 def as_frozen(recipe: Recipe, members: Sequence[Ensemble], of: Differentiated | None) -> Recipe:
@@ -33,7 +38,7 @@ def as_frozen(recipe: Recipe, members: Sequence[Ensemble], of: Differentiated | 
         inference = functions.get(INFERENCE)
         as_forward = OrDeclined(recipe, INFERENCE, "forward")
         functions = {} if inference is None else {"forward": as_forward, INFERENCE: inference}
-    identity = identity_with_defaults(recipe.identity, "frozen", *sorted(functions))
+    identity = identity_with_defaults(PLANNING, recipe.identity, "frozen", *sorted(functions))
     return replace(recipe, functions=functions, identity=identity)
 
 

@@ -20,7 +20,7 @@ from latte.model.ensemble_kinds import DataEnsemble, LossEnsemble
 from latte.model.graph import Graph
 from latte.planning.uses import Use
 from swirl.ir.buffers import Buffer
-from swirl.phases import INFERENCE
+from swirl.ir.phases import INFERENCE
 
 LEAST = 4096
 """Bytes: what is smaller has memory of its own, as sharing less than a page gains nothing."""

@@ -15,14 +15,14 @@ from latte.planning.recipes import Recipes, short_name
 from latte.planning.units import NetUnits, Unit
 from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
-from swirl.kept_schedules import BoundKernel, Kept, KeptSchedules
-from swirl.later import Later
-from swirl.phases import INFERENCE
-from swirl.pipeline import Scheduled, Stage, finish, finished_program, generate
-from swirl.plan_layouts import finished
-from swirl.plan_state import PlanState, merged
-from swirl.recorded import Outcome
-from swirl.target import Target
+from swirl.ir.phases import INFERENCE
+from swirl.schedule.command_log import Outcome
+from swirl.schedule.kept_schedules import BoundKernel, Kept, KeptSchedules
+from swirl.schedule.later import Later
+from swirl.schedule.pipeline import Scheduled, Stage, finish, finished_program, generate
+from swirl.schedule.plan_layouts import finished
+from swirl.schedule.plan_state import PlanState, merged
+from swirl.target.targets import Target
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def planning(
         the plan.
 
     Raises:
-        LatteError: see :func:`swirl.pipeline.schedule`.
+        LatteError: see :func:`swirl.schedule.pipeline.schedule`.
     """
     recipes = Recipes(graph, differentiated)
     asked = candidates(graph, recipes, differentiated.seeded)

@@ -13,13 +13,13 @@ from latte.autodiff.differentiated import Differentiated
 from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
 from latte.model.graph import Graph
-from latte.planning.defaults.schedule import FOR_RECIPES, with_defaults
 from latte.planning.frozen_recipes import as_frozen
 from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.ir.spelling import normalised
-from swirl.recipe import DEFAULT_SCHEDULE, Recipe
-from swirl.recipe_files import read_recipe, recorded_recipe
+from swirl.schedule.files import read_recipe, recorded_recipe
+from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe
+from swirl.schedule.rules.schedule import FOR_RECIPES, with_defaults
 
 
 class Choice(IntEnum):

@@ -15,12 +15,12 @@ from latte.model.graph import Graph
 from latte.model.neuron import FieldSpec
 from latte.planning.chains import Chain, Chains
 from latte.planning.recipes import Recipes
-from swirl.declared import Declared
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, fresh
-from swirl.phases import INFERENCE
-from swirl.recipe import Recipe
+from swirl.ir.phases import INFERENCE
+from swirl.schedule.declared import Declared
+from swirl.schedule.recipe import Recipe
 from swirl.transforms.rewrites.joined_programs import Part
 
 

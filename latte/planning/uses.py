@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from latte.autodiff.differentiated import LayerPrograms
-from swirl.ir.needs import Needs, needs
+from swirl.analysis.needs import Needs, needs
 from swirl.ir.nest import Program
-from swirl.phases import INFERENCE
+from swirl.ir.phases import INFERENCE
 
 
 @dataclass(frozen=True)

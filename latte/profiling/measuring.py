@@ -13,12 +13,13 @@ from latte.runtime.kernels import CompiledPhase
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from latte.runtime.timings import as_before, check_repeat
-from swirl.demand import Demand, Rates, demand
+from swirl.analysis.work import Work, program_work
+from swirl.cost.time import Demand, Rates, demand
 from swirl.errors import DataError
 from swirl.ir.nest import Program
-from swirl.ir.work import Work, program_work
-from swirl.measure import Limits, Times
-from swirl.target import Target, cache_bytes, processor_name
+from swirl.measure.rates import Limits, Times
+from swirl.target.machine import cache_bytes, processor_name
+from swirl.target.targets import Target
 
 TRAINING = ("forward", "backward")
 """What a training step runs; ``backward`` with the update of parameters' gradients."""
@@ -65,7 +66,7 @@ def profile(session: Session, repeat: int = 10) -> Profile:
     Raises:
         CommandError: nothing to repeat.  DataError: the data layers have not been set.
         TrainingError: a gradient was set for another batch size.
-        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
+        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.build.jit.build`.
     """
     check_repeat("profile", repeat)
     unset = [layer.name for layer in session.graph.data() if layer.name not in session.given]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from latte.runtime.kernels import CompiledPhase
-from swirl.alone import alone
+from swirl.build.jit import Kernel, build, load
+from swirl.build.process_lock import alone
 from swirl.codegen.emit import KernelSource, emit
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program
 from swirl.ir.separate import separate
-from swirl.jit import Kernel, build, load
-from swirl.target import Target
+from swirl.target.targets import Target
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def loop_nests(phases: Sequence[CompiledPhase], target: Target) -> list[list[Loo
     phase of one nest keeps its own kernel.
 
     Raises:
-        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`.
+        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.build.jit.build`.
     """
     separated = [separate(phase.program) for phase in phases]
     sources = _sources(phases, separated, target)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from latte.explain.showing import amount
-from swirl.demand import Demand
+from swirl.cost.time import Demand
 
 COMPUTE, MEMORY = "compute", "memory"
 
@@ -31,8 +31,8 @@ class Row:
         bound: which of the two takes so long, ``compute`` or ``memory``.
         nests: the rows of its loop nests.
         demand: of a nest, what it asks of the processor.
-        predicted: seconds by the model of :mod:`swirl.demand`; of a layer the sum of its nests'; None in a profile of
-            earlier versions.
+        predicted: seconds by the model of :mod:`swirl.cost.time`; of a layer the sum of its nests'; None in a profile
+            of earlier versions.
         slowest: the part of the model that takes so long; of a layer nothing.
     """
 

@@ -20,8 +20,8 @@ from latte.runtime.views import Views
 from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.item_numbers import value_of
-from swirl.phases import INFERENCE
-from swirl.runner import Phase, Runner
+from swirl.ir.phases import INFERENCE
+from swirl.run.runner import Phase, Runner
 
 SHARED_ROLES = ("param", "param_grad", "state", "constant", "scalar")
 """Roles of buffers that do not depend on the batch size, but for scalars that say it: one array serves every batch

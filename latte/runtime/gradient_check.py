@@ -20,14 +20,14 @@ from latte.model.frozen import Frozen
 from latte.model.graph import Graph
 from latte.model.ranges import classes_of
 from latte.model.source_location import user_location
+from swirl.build.jit import build, load
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
 from swirl.ir.item_numbers import ITEMS, value_of
 from swirl.ir.nest import Program, expr, make_nest, substitute
-from swirl.jit import build, load
-from swirl.pipeline import finish, generate, schedule_alone
-from swirl.runner import Phase, Runner
-from swirl.target import get_target
+from swirl.run.runner import Phase, Runner
+from swirl.schedule.pipeline import finish, generate, schedule_alone
+from swirl.target.targets import get_target
 
 STEP = 1e-5
 """Of the differences, in units of the random directions: what is left out is STEP² times a third derivative."""

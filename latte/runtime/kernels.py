@@ -12,17 +12,17 @@ from latte.model.ensemble import Ensemble
 from latte.planning.plan import Plan, ScheduledUnit
 from latte.planning.units import Unit
 from latte.runtime.report import Times
+from swirl.build.jit import Kernel, Progress, build, load
+from swirl.build.libraries import Built
 from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.dump.write import dump_kernel, dump_stages
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
-from swirl.jit import Kernel, Progress, build, load
-from swirl.kept_schedules import BoundKernel
-from swirl.libraries import Built
-from swirl.pipeline import Stage
-from swirl.plan_state import PlanState
-from swirl.target import Target
+from swirl.schedule.kept_schedules import BoundKernel
+from swirl.schedule.pipeline import Stage
+from swirl.schedule.plan_state import PlanState
+from swirl.target.targets import Target
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def compile_kernels(
 
     Raises:
         Unsupported: there is no C++ for this target; with the layer, the phase, and the location of the body.
-        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.jit.build`; as planning does.
+        CompilerMissing, CompilerFailed, LatteError: see :func:`swirl.build.jit.build`; as planning does.
     """
     plans: list[Plan] = []
     generated: list[GeneratedPhase] = []

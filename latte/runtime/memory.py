@@ -12,8 +12,8 @@ from latte.model.source_location import user_location
 from latte.planning.memory import INFERENCE, PHASES, TRAINING, MemoryPlan, Span
 from swirl.errors import DoesNotFit
 from swirl.ir.buffers import DTYPES, Buffer
-from swirl.memory import Arena, allocate, machine_bytes
-from swirl.runner import Runner
+from swirl.run.memory import Arena, allocate, machine_bytes
+from swirl.run.runner import Runner
 
 
 class Store:

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from latte.model.source_location import user_stacklevel
 from latte.planning.plan import Untuned
-from swirl.libraries import Built
+from swirl.build.libraries import Built
 
 PYTHON = ("lowering", "differentiating", "scheduling", "generating")
 """The parts of a compilation that come before the C++ compiler."""

@@ -27,7 +27,7 @@ from latte.runtime.report import CompileReport, sum_of_reports, warn_not_tuned
 from latte.runtime.variants import Compile, Variants
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
-from swirl.runner import Runner
+from swirl.run.runner import Runner
 
 
 class Session:

@@ -18,8 +18,8 @@ from latte.runtime.evaluation import Mean, Metric, check_metrics, evaluate, meas
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.not_finite import where_not_finite
 from latte.runtime.session import Session
+from swirl.build.jit import progress_console
 from swirl.errors import DataError, TrainingError, about
-from swirl.jit import progress_console
 
 
 @one_at_a_time

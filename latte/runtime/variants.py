@@ -10,7 +10,7 @@ from latte.model.graph import Graph
 from latte.runtime.executable import Executable, write_loss_weights
 from latte.runtime.report import CompileReport
 from swirl.errors import about
-from swirl.phases import INFERENCE
+from swirl.ir.phases import INFERENCE
 
 BATCH_ROLES = ("value", "temporary")
 """Roles of what forward computes of a batch."""

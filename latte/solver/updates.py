@@ -13,18 +13,18 @@ import numpy as np
 from latte.frontend.steps import SHRINK, Number, Rule, Step, adjusted, lower_step
 from latte.model.frozen import parameters_of
 from latte.model.source_location import user_location
-from latte.planning.defaults.schedule import with_defaults
 from latte.runtime.report import make_report
 from latte.runtime.session import Session
+from swirl.build.jit import Kernel, build, load
 from swirl.errors import TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.nest import Program, counting, make_nest, nested, stmts
-from swirl.jit import Kernel, build, load
-from swirl.memory import allocate
-from swirl.pipeline import finish, generate, schedule_alone
-from swirl.recipe import Recipe, Schedule
-from swirl.runner import Phase
-from swirl.target import Target
+from swirl.run.memory import allocate
+from swirl.run.runner import Phase
+from swirl.schedule.pipeline import finish, generate, schedule_alone
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.schedule.rules.schedule import with_defaults
+from swirl.target.targets import Target
 
 CHUNK = 4096
 """Elements that a thread takes at once; sums are divided in the same way, whatever the number of threads."""

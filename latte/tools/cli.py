@@ -17,18 +17,19 @@ from rich.status import Status
 import latte
 from latte.profiling.roofline import check_plot
 from latte.tools.bench.command import bench
-from latte.tools.made_up import made_up_batch
 from latte.tools.net_files import Source, compiled_net, computed_phases, load_net, plain_errors
 from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
-from swirl.cache import cache_contents, cache_folder, clear_cache
+from latte.tools.synthetic_data import made_up_batch
+from swirl.build.cache import cache_contents, cache_folder, clear_cache
+from swirl.build.jit import progress_console
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
 from swirl.dump.compare import compare_stages
 from swirl.dump.write import dump_stages
 from swirl.errors import CommandError
-from swirl.jit import progress_console
-from swirl.phases import PHASE_ALIASES
-from swirl.target import TARGETS, resolve_target
+from swirl.ir.phases import PHASE_ALIASES
+from swirl.target.machine import resolve_target
+from swirl.target.targets import TARGETS
 
 
 @click.group()

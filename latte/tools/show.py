@@ -12,12 +12,12 @@ from latte.explain.explanation import phases_of
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
-from latte.tools.made_up import made_up_batch
 from latte.tools.net_files import Source, compiled_net, computed_phases, plain_errors
+from latte.tools.synthetic_data import made_up_batch
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
-from swirl.pipeline import Stage
-from swirl.target import TARGETS
+from swirl.schedule.pipeline import Stage
+from swirl.target.targets import TARGETS
 
 CPP = "c++"
 

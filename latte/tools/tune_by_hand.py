@@ -19,26 +19,26 @@ from latte.planning.chains import chained_order, find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
 from latte.planning.recipes import Recipes, chain_name
 from latte.planning.units import NetUnits, Unit
-from latte.tools.made_up import made_up
+from latte.tools.synthetic_data import made_up
+from swirl.analysis.work import Work, program_work
+from swirl.build.jit import Kernel, build, load
 from swirl.dump.write import contents
 from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
-from swirl.ir.work import Work, program_work
-from swirl.jit import Kernel, build, load
-from swirl.kept_schedules import KeptSchedules
-from swirl.measure import Limits, Measured
-from swirl.memo import Memos
-from swirl.memory import allocate
-from swirl.phases import PHASE_ALIASES
-from swirl.pipeline import Stage
-from swirl.recipe import DEFAULT_SCHEDULE
-from swirl.recipe_files import read_recipe
-from swirl.recipe_imports import recipe_sources
-from swirl.recorded import Outcome
-from swirl.runner import Runner
-from swirl.target import Target
+from swirl.ir.phases import PHASE_ALIASES
+from swirl.measure.rates import Limits, Measured
+from swirl.run.memory import allocate
+from swirl.run.runner import Runner
+from swirl.schedule.command_log import Outcome
+from swirl.schedule.files import read_recipe
+from swirl.schedule.imports import recipe_sources
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.schedule.pipeline import Stage
+from swirl.schedule.recipe import DEFAULT_SCHEDULE
+from swirl.target.targets import Target
 
 POLL_SECONDS = 0.1
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swirl.analysis.congruence import Congruence, congruence
 from swirl.codegen.storage import Storage
 from swirl.errors import LatteError
 from swirl.ir.affine import affine, bounds, simplify
 from swirl.ir.buffers import Buffer
-from swirl.ir.congruence import Congruence, congruence
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
 from swirl.ir.printing import unparse

@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import jinja2
 
+from swirl.analysis.trips import shared_work
+from swirl.build.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
 from swirl.codegen.avx2 import Avx2
 from swirl.codegen.avx512 import Avx512
 from swirl.codegen.context import C_TYPES, Context, Unsupported
@@ -31,10 +33,8 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, references
 from swirl.ir.paths import walk
 from swirl.ir.spelling import in_ascii
-from swirl.ir.trips import shared_work
 from swirl.ir.types import explicit
-from swirl.target import Target
-from swirl.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
+from swirl.target.targets import Target
 
 
 @dataclass(frozen=True)

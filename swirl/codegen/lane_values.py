@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from swirl.analysis.accesses import is_empty_array
 from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Expression, TernaryOp, call, symbol
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.memory import LaneIndices, LaneMemory
 from swirl.codegen.to_c import Statements
 from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type, small_power
-from swirl.ir.accesses import is_empty_array
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import references
 from swirl.ir.trees import names_in, nodes

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from swirl.analysis.statements import LocalUse, local_uses
 from swirl.ir.affine import affine
 from swirl.ir.names import INDEX_CALLS, stored_in
 from swirl.ir.nest import Loop, Program, kind_of, local_type, loop_of, names_in, references, subscripts
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import LocalUse, local_uses
 from swirl.ir.trees import name_of, nodes, statements_in
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.

@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import prod
 from typing import Protocol
 
+from swirl.analysis.congruence import of_loop
 from swirl.codegen.context import C_TYPES, Context, Local, Unsupported
 from swirl.codegen.ctree_compat import (
     Assign,
@@ -36,7 +37,6 @@ from swirl.codegen.sum_order import adds_in_order
 from swirl.codegen.values import OPERATORS, converted
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES
-from swirl.ir.congruence import of_loop
 from swirl.ir.hints import Prefetch, prefetch_of, stored_value
 from swirl.ir.nest import Loop, local_type, loop_of, subscripts
 from swirl.ir.nest import constant as constant_of

@@ -17,8 +17,8 @@ from swirl.codegen.ctree_compat import Assign, Declaration, Expression, If, Node
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
+from swirl.codegen.register_transpose import turned_loads
 from swirl.codegen.to_c import Statements, declaration_rows
-from swirl.codegen.turned import turned_loads
 from swirl.ir.affine import affine
 from swirl.ir.hints import stored_value, streamed
 from swirl.ir.names import stored_in

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from swirl.analysis.work import program_work
 from swirl.dump.compare import Comparison, compared
 from swirl.dump.read import STAGES, DumpedStage, compiled_stages, functions_of, read_stage
 from swirl.errors import LatteError
 from swirl.ir.nest import Program
-from swirl.ir.work import program_work
 
 LARGE = "portable"
 """The target for stages that Python would run for too long: the plainest code."""

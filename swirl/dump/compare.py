@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from swirl.analysis.trips import most_terms
 from swirl.dump.read import DumpedStage, compiled_stages, read_stage
 from swirl.errors import LatteError
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program
-from swirl.ir.trips import most_terms
 
 TOLERANCE = 1e-5
 """Relative to the largest value in a buffer: a hundred roundings of float32, for sums in another order."""

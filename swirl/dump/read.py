@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from swirl.build.jit import Kernel, build, load
 from swirl.codegen.emit import KernelSource, emit
 from swirl.errors import LatteError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
@@ -19,11 +20,10 @@ from swirl.ir.nest import Nest, Program, declare, local_type, make_nest
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer
 from swirl.ir.validate import validate
-from swirl.jit import Kernel, build, load
-from swirl.memory import allocate
-from swirl.runner import Runner
+from swirl.run.memory import allocate
+from swirl.run.runner import Runner
 from swirl.source_text import SAVE_AS, EncodingError, parsed
-from swirl.target import resolve_target
+from swirl.target.machine import resolve_target
 
 Arrays = dict[str, np.ndarray]
 STAGES = "SWIRL_DUMP=folder at compile writes the stages"

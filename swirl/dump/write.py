@@ -20,7 +20,7 @@ from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
 from swirl.ir.types import explicit
-from swirl.pipeline import Stage
+from swirl.schedule.pipeline import Stage
 
 POSITIVE = tuple(name for name, function in FUNCTIONS.items() if function.positive)
 Contents = int | str | list[float]

@@ -258,7 +258,7 @@ class Nest:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What has been found out about the body, by name: see :func:`swirl.ir.statements.statements_of`."""
+        """What has been found out about the body, by name: see :func:`swirl.analysis.statements.statements_of`."""
         return {}
 
     def __eq__(self, other: object) -> bool:
@@ -293,7 +293,7 @@ class Program:
         commands: what was applied so far, as text (provenance).
         remarks: what the last command has left unchanged, and why; not part of the program's identity.
         fixed: why it is right for whole batches alone; empty where nothing is known that forbids fewer items
-            (:mod:`swirl.ir.items`).
+            (:mod:`swirl.analysis.items`).
     """
 
     name: str

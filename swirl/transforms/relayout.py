@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
+from swirl.analysis.statements import statements_of
 from swirl.ir.affine import simplify
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Nest, Program, expr, for_loop, fresh, make_nest, reference
-from swirl.ir.statements import statements_of
 from swirl.transforms.command import COMMANDS
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.filling import fills
+from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.sites import loop_names, taken_names
+from swirl.transforms.rewrites.storage.filling import fills
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swirl.build.jit import Built, build, load
+from swirl.build.translation_unit import TranslationUnit
 from swirl.codegen.emit import KernelSource, emit
 from swirl.errors import CompilerFailed
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
-from swirl.jit import Built, build, load
-from swirl.runner import Runner
-from swirl.target import TARGETS, Target, why_not
-from swirl.translation_unit import TranslationUnit
+from swirl.run.runner import Runner
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, Target
 from tests.sanitize import exact, sanitized
 
 

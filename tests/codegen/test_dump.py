@@ -162,7 +162,7 @@ def test_a_wrong_stage_is_named(dumped: Path, tmp_path: Path) -> None:
 
 def test_stages_of_an_earlier_compilation_are_replaced(tmp_path: Path) -> None:
     from swirl.dump.write import dump_stages
-    from swirl.pipeline import Stage
+    from swirl.schedule.pipeline import Stage
 
     program = parse_program("for i in range(4): x[i] = 1.0", {"x": Buffer("x", (4,))})
     (tmp_path / "mine.txt").write_text("stays")
@@ -257,7 +257,7 @@ def test_stages_of_different_programs(dumped: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     from swirl.dump.write import dump_stages
-    from swirl.pipeline import Stage
+    from swirl.schedule.pipeline import Stage
 
     (tmp_path / "file").write_text("")
     program = parse_program("for i in range(4): x[i] = 1.0", {"x": Buffer("x", (4,))})

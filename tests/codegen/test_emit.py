@@ -14,7 +14,7 @@ from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute
 from swirl.ir.nest import parse_program
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 
 BATCH_NORM = """
 def batch_norm1_forward_0(value, inputs, mean, var, gamma, beta):

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swirl.cache import cache_contents
+from swirl.build.cache import cache_contents
+from swirl.build.jit import build, load, progress_bar
+from swirl.build.libraries import Built
+from swirl.build.translation_unit import TranslationUnit
 from swirl.codegen.emit import KernelSource
 from swirl.errors import CompilerFailed, CompilerMissing, DataError, LatteError
-from swirl.jit import build, load, progress_bar
-from swirl.libraries import Built
-from swirl.memory import ALIGNMENT, HUGE_PAGE, Arena, allocate
-from swirl.runner import Runner
-from swirl.target import get_target
-from swirl.translation_unit import TranslationUnit
+from swirl.run.memory import ALIGNMENT, HUGE_PAGE, Arena, allocate
+from swirl.run.runner import Runner
+from swirl.target.targets import get_target
 
 ROOT = Path(__file__).parents[2]
 PORTABLE = get_target("portable")
@@ -149,8 +149,8 @@ def test_changed_compiler_is_part_of_the_key(compilations: Path, monkeypatch: py
 def test_two_processes_at_once_compile_each_kernel_once(compilations: Path) -> None:
     units = [TranslationUnit(f"f{i}", f'extern "C" void f{i}(void* const*) {{}}\n') for i in range(4)]
     program = f"""
-from swirl.jit import build, load
-from swirl.translation_unit import TranslationUnit
+from swirl.build.jit import build, load
+from swirl.build.translation_unit import TranslationUnit
 from swirl.target import get_target
 units = [TranslationUnit(*pair) for pair in {[(unit.name, unit.source) for unit in units]!r}]
 for built in build(units, get_target("portable")):
@@ -164,7 +164,7 @@ for built in build(units, get_target("portable")):
 def test_two_processes_at_once_share_libraries(compilations: Path) -> None:
     program = """
 from swirl.codegen.emit import KernelSource
-from swirl.jit import build, load
+from swirl.build.jit import build, load
 from swirl.target import get_target
 texts = {f"f{i}": 'extern "C" void f%d(void* const*) {}\\n' % i for i in range(40)}
 order = list(texts) if NUMBER else sorted(texts, reverse=True)

@@ -6,11 +6,12 @@ import shutil
 import pytest
 
 from latte.tools.bench.assembly import busiest_loop, counts, instructions
+from swirl.build.jit import build
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
-from swirl.jit import build
-from swirl.target import TARGETS, Target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, Target
 from tests.codegen.conftest import why_not_made
 
 CONVOLUTION = """

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from swirl import precompiled
-from swirl.compiler import find_compiler
+from swirl.build import precompiled
+from swirl.build.compiler import find_compiler
+from swirl.build.jit import build, load
+from swirl.build.libraries import Built
+from swirl.build.translation_unit import TranslationUnit
 from swirl.errors import CompilerFailed
-from swirl.jit import build, load
-from swirl.libraries import Built
-from swirl.target import TARGETS, Target, why_not
-from swirl.translation_unit import TranslationUnit
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, Target
 
 
 def unit(name: str, header: str) -> TranslationUnit:

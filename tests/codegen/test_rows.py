@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from swirl.build.jit import build
 from swirl.codegen.emit import emit, listing
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
-from swirl.jit import build
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS
 from tests.codegen.conftest import run_source
 from tests.support import assert_all_compile_to_same, assert_compiles_to_same, program

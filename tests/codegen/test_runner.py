@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from latte.tools.bench.digits import digits_net, random_batch
+from swirl.build.jit import Kernel, build, load
+from swirl.build.translation_unit import TranslationUnit
 from swirl.config import PLACEMENT
-from swirl.jit import Kernel, build, load
-from swirl.pauses import pause_seconds
-from swirl.runner import REGION, Runner, Section, sections
-from swirl.target import get_target
-from swirl.translation_unit import TranslationUnit
+from swirl.run.pauses import pause_seconds
+from swirl.run.runner import REGION, Runner, Section, sections
+from swirl.target.targets import get_target
 
 COUNTS = """
 #include <omp.h>

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swirl.target import get_target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import get_target
 from tests.sanitize import environment
 from tests.sanitize.kernels import KERNELS
 

@@ -11,7 +11,7 @@ from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from tests.codegen.conftest import assert_same_bits, run_source, together
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)

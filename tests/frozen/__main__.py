@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.frozen.records import LIBRARY, read_records, record, write_records
 from tests.frozen.specifications import specifications
 from tests.frozen.test_frozen import differences

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from swirl.target import TARGETS, get_target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, get_target
 from tests.frozen.records import LIBRARY, Record, normalised, read_records, record
 from tests.frozen.specifications import specifications
 

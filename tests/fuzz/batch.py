@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 from swirl.ir.nest import Program
-from swirl.target import TARGETS, Target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, Target
 from tests.fuzz.checks import Case, Wrong, make_case, problem_of, random_pick
 from tests.fuzz.commands import Command
 from tests.fuzz.compiled import Batch, comparable

@@ -8,8 +8,8 @@ from typing import Any
 
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import loops, walk
+from swirl.transforms.rewrites.loops.tile_sizes import combination
 from swirl.transforms.rewrites.sites import loop_names
-from swirl.transforms.rewrites.tile_sizes import combination
 from tests.fuzz.chains import CHAIN
 from tests.fuzz.programs import BETWEEN, PRIVATE, Pick
 

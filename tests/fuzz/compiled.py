@@ -9,15 +9,15 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from swirl.build.jit import build, load
 from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
 from swirl.errors import LatteError
 from swirl.ir.execute import execute
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program
-from swirl.jit import build, load
-from swirl.runner import Runner
-from swirl.target import Target
+from swirl.run.runner import Runner
+from swirl.target.targets import Target
 from tests.codegen.conftest import aligned
 from tests.fuzz.floats import EVERY_BIT, data, different
 from tests.fuzz.programs import INDEX_LIMIT, INDICES

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from itertools import pairwise
 
-from swirl.ir.accesses import reduction_extremum
+from swirl.analysis.accesses import reduction_extremum
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, local_type, loop_of, names_in, references, subscripts
 from swirl.ir.paths import walk

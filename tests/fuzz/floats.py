@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from swirl.ir.accesses import reduction_extremum
+from swirl.analysis.accesses import reduction_extremum
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, references

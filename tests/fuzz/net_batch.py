@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_cases import Layer, NetCase, NetMaker, shapes_of
 from tests.fuzz.net_checks import NetRefused, problem_of_net

@@ -19,8 +19,9 @@ from latte.compiling import compile_graph
 from latte.net import Net
 from swirl.codegen.context import Unsupported
 from swirl.errors import CommandError, DataError, LayoutError
-from swirl.runner import Runner
-from swirl.target import get_target, why_not
+from swirl.run.runner import Runner
+from swirl.target.machine import why_not
+from swirl.target.targets import get_target
 from tests.fuzz.net_cases import Declared, NetCase, declare
 from tests.fuzz.net_reference import Arrays, Expected, expected, readable
 from tests.items_of import poison

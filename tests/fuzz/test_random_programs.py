@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swirl.ir.nest import Program, for_loop, loop_of
 from swirl.ir.paths import edit_at
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.sites import find_loops, loop_at
 from tests.fuzz.batch import executed_problem, run_batch

@@ -8,11 +8,11 @@ import pytest
 
 import swirl.codegen
 from latte import config as older
-from swirl import target as target_module
 from swirl.codegen.emit import _vector_loops
 from swirl.config import TARGET_NAMES
 from swirl.errors import LatteError
-from swirl.target import TARGETS, Target
+from swirl.target import machine
+from swirl.target.targets import TARGETS, Target
 
 TEMPLATES = Path(swirl.codegen.__file__).parent / "templates"
 
@@ -25,7 +25,7 @@ def missing(target: Target) -> list[str]:
     except LatteError:
         width = -1
     kinds = {
-        "no probe: a program in _PROBES of swirl/target.py": name in target_module._PROBES or not target.isa_flags,
+        "no probe: a program in _PROBES of swirl/target/machine.py": name in machine._PROBES or not target.isa_flags,
         "no value of SWIRL_TARGET: its name in TARGET_NAMES of swirl/config.py": name in TARGET_NAMES,
         "no name for older layers: one in _VEC_CONFIGS of latte/config.py": name in older._VEC_CONFIGS,
         "no vector loops of its width: _vector_loops of swirl/codegen/emit.py": width in (0, target.simd_width),

@@ -9,13 +9,14 @@ from pathlib import Path
 import archspec.cpu
 import pytest
 
-from swirl import target as target_module
-from swirl.compiler import run_program
+from swirl.build.compiler import run_program
+from swirl.build.jit import build, load
+from swirl.build.translation_unit import TranslationUnit
 from swirl.errors import TargetError
-from swirl.jit import build, load
-from swirl.runner import Runner
-from swirl.target import TARGETS, Target, get_target, resolve_target, why_not
-from swirl.translation_unit import TranslationUnit
+from swirl.run.runner import Runner
+from swirl.target import machine
+from swirl.target.machine import resolve_target, why_not
+from swirl.target.targets import TARGETS, Target, get_target
 from tests.codegen.conftest import why_not_made
 
 
@@ -96,7 +97,9 @@ def test_kernels_with_hidden_instructions_do_not_run(monkeypatch: pytest.MonkeyP
 
 def test_subprocesses_inherit_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWIRL_HIDE", "avx512,avx2")
-    ran = run_program((sys.executable, "-c", "from swirl.target import resolve_target; print(resolve_target().name)"))
+    ran = run_program(
+        (sys.executable, "-c", "from swirl.target.machine import resolve_target; print(resolve_target().name)")
+    )
     assert ran.stdout == "portable\n", ran.stderr
 
 
@@ -104,7 +107,7 @@ def test_target_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("SWIRL_HIDE", raising=False)
     # A program that dies as one does on an instruction that the processor does not know.
     dies = "#include <csignal>\nint main() { raise(SIGILL); }\n"
-    monkeypatch.setattr(target_module, "_PROBES", {"avx512": dies, "avx2": "int main() {}\n"})
+    monkeypatch.setattr(machine, "_PROBES", {"avx512": dies, "avx2": "int main() {}\n"})
     with pytest.raises(TargetError, match="cannot run target 'avx512': the processor") as refused:
         resolve_target("avx512")
     assert "it runs: avx2, portable" in str(refused.value)
@@ -169,7 +172,7 @@ def test_targets_are_best_first() -> None:
 def test_probe_executes_an_instruction_of_every_set(name: str, instructions: set[str], tmp_path: Path) -> None:
     if os.uname().machine != "x86_64" or shutil.which("objdump") is None:
         pytest.skip("needs an x86-64 compiler and objdump")
-    source = target_module._PROBES[name].replace("int main()", 'extern "C" int f()')
+    source = machine._PROBES[name].replace("int main()", 'extern "C" int f()')
     path = build([TranslationUnit("f", source)], get_target(name), optimize="-O1")[0].path
     code = subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True, check=True).stdout
     assert not {wanted for wanted in instructions if wanted not in code}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from latte.autodiff import Derived, derive
+from swirl.analysis import footprints, sets
 from swirl.errors import DerivativeError
-from swirl.ir import footprint, sets
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
@@ -577,7 +577,7 @@ def gradients_are_differences(case: Case) -> None:
 @pytest.fixture
 def nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every question about sets of integers takes more work than is allowed."""
-    answers = (sets.is_empty, sets.least, footprint._extremes)
+    answers = (sets.is_empty, sets.least, footprints._extremes)
     monkeypatch.setattr(sets, "MAX_OPERATIONS", 1)
     for answer in answers:
         answer.cache_clear()

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from latte.tools.bench.assembly import busiest_loop, counts
-from swirl.demand import Demand, Rates, demand
+from swirl.cost.time import Demand, Rates, demand
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.separate import separate
 from swirl.ir.validate import validate
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from tests.codegen.test_machine_code import CONVOLUTION, CONVOLUTION_BUFFERS, disassembled, target_named
 from tests.fuzz.checks import random_pick
 from tests.fuzz.programs import ProgramMaker

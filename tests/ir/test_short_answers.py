@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
 
-from swirl.ir.accesses import Access
-from swirl.ir.deps import apart, find
+from swirl.analysis.accesses import Access
+from swirl.analysis.dependences import apart, find
+from swirl.analysis.statements import Statement, statements, statements_at
 from swirl.ir.nest import Program, names_in
 from swirl.ir.paths import at
-from swirl.ir.statements import Statement, statements, statements_at
 from swirl.ir.trees import names_of
 from tests.fuzz.checks import apply, random_pick
 from tests.fuzz.commands import CommandMaker

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from swirl.analysis.trips import BARRIER, CALL, shared_work
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
-from swirl.ir.trips import BARRIER, CALL, shared_work
 from tests.support import program
 
 ROUNDS = 10_000

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swirl.analysis.enumeration import Domain, Values
+from swirl.analysis.work import floats_of, loop_works, operations_of, program_work
 from swirl.codegen.physical import physical
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.names import apart
 from swirl.ir.nest import Nest, Program, names_in, parse_program, subscripts
 from swirl.ir.paths import Path, loops, walk
-from swirl.ir.points import Domain, Values
 from swirl.ir.trees import declared_in
-from swirl.ir.work import floats_of, loop_works, operations_of, program_work
 from tests.fuzz.programs import ProgramMaker
 from tests.support import program
 

@@ -11,7 +11,8 @@ import pytest
 
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.layers.references import assert_within
 from tests.support import running_targets, targets_in_turn
 

@@ -26,7 +26,8 @@ from latte import (
     SplitLayer,
 )
 from latte.errors import DeclarationError
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.layers.against_torch import Case, check_all, in_turn, near
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,8 @@ import pytest
 
 from latte import MemoryDataLayer, Net, ScaledDotProductAttentionLayer
 from latte.errors import DeclarationError
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.layers.against_torch import Case, check_all, in_turn
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,8 @@ import pytest
 
 from latte import ConvLayer, ConvLayerNoBias, Net
 from latte.ensemble import Ensemble
-from swirl.target import get_target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import get_target
 from tests.layers.references import (
     Alone,
     Pair,

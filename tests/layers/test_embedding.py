@@ -15,7 +15,8 @@ from latte.ensemble import Ensemble
 from latte.errors import BodyError, DataError, DeclarationError
 from latte.neuron import Constant, Field, Neuron, Param, State, eachindex, floor, given, int32, normal
 from latte.solver import SGD
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -13,7 +13,8 @@ from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.model.body import read_function
 from latte.neuron import Neuron, Param, eachindex, exp, log1p, tanh, uniform_fan_in
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.layers.references import assert_within
 
 KERNEL = np.outer([1, 2, 1], [1, 2, 1]) / 16

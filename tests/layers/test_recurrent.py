@@ -12,7 +12,8 @@ from latte import GRULayer, LSTMLayer, MemoryDataLayer, Net, RNNLayer
 from latte.ensemble import Ensemble
 from latte.errors import BodyError, DataError, DeclarationError
 from latte.neuron import Constant, Neuron, given
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.layers.references import alone, assert_within
 from tests.lowered import lowered
 

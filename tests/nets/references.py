@@ -20,7 +20,7 @@ from latte import (
 )
 from latte.ensemble import Ensemble
 from swirl.config import settings
-from swirl.target import resolve_target
+from swirl.target.machine import resolve_target
 
 SHAPE, FILTERS, CLASSES = (1, 8, 8), (5, 7), 10
 

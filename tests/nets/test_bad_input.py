@@ -31,7 +31,7 @@ from latte.solver import SGD
 from swirl.codegen.context import Unsupported
 from swirl.codegen.emit import KernelSource
 from swirl.ir.nest import Program
-from swirl.pipeline import generate
+from swirl.schedule.pipeline import generate
 
 HERE = Path(__file__).name
 

@@ -28,8 +28,9 @@ from latte.tools.bench.ours import Layers, our_side
 from latte.tools.bench.shipped_layers import SHIPPED
 from latte.tools.bench.workers import ON_ONE_THREAD, OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
-from swirl.phases import PHASES
-from swirl.target import TARGETS, why_not
+from swirl.ir.phases import PHASES
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 

@@ -32,9 +32,9 @@ from latte.planning.plan import Untuned, make_plan
 from latte.runtime.report import NotTuned
 from latte.solver import SGD
 from swirl.errors import CommandError, DataError, DeclarationError, RecipeError
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.target import resolve_target
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.target.machine import resolve_target
 from tests.lowered import lowered
 
 Layers = dict[str, Ensemble]

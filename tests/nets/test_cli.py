@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 import swirl.dump.bisect as bisect_module
 from latte.tools.cli import main
-from swirl import pipeline
 from swirl.ir.nest import Program, parse_program
+from swirl.schedule import pipeline
 
 NET = """
 from latte import Net, MemoryDataLayer, ReLULayer, SoftmaxLossLayer, FullyConnectedLayer

@@ -40,9 +40,10 @@ from latte.neuron import Neuron, tanh
 from latte.planning import recipes
 from latte.planning.chains import find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.target import Target, resolve_target
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.target.machine import resolve_target
+from swirl.target.targets import Target
 from tests.lowered import lowered
 
 Layer = Callable[[Net, Ensemble], Ensemble]

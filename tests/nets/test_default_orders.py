@@ -10,13 +10,13 @@ from docs.commands import nests as example
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import INFINITY, Field, Param, exp, log, normal_fan_in, sqrt, zeros
-from latte.planning.defaults import nests
-from latte.planning.defaults.nests import NestSchedule
-from latte.planning.defaults.trials import Trials
 from swirl.ir.nest import loop_of
 from swirl.ir.paths import loops
-from swirl.recipe import Schedule
-from swirl.target import TARGETS
+from swirl.schedule.recipe import Schedule
+from swirl.schedule.rules import nests
+from swirl.schedule.rules.nests import NestSchedule
+from swirl.schedule.rules.trials import Trials
+from swirl.target.targets import TARGETS
 from tests.nets.test_default_schedule import applied_texts, scheduled
 from tests.support import assert_same
 

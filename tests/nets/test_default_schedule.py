@@ -33,26 +33,26 @@ from latte import (
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.neuron import Field, Param, constant, eachindex, exp, normal, ones, sigmoid, tanh
-from latte.planning.defaults import blocking, nests, packing, panels, past_caches, product
-from latte.planning.defaults.register_tiles import register_tile
-from latte.planning.defaults.schedule import PhaseSchedule, with_defaults
-from latte.planning.defaults.trials import Trials
 from latte.runtime.kernels import generated_kernels
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
 from latte.tools.bench.own_layers import OWN
+from swirl.analysis.accesses import parsed
+from swirl.analysis.loop_facts import contractions, facts, residues, trips
+from swirl.analysis.statements import statements_of
 from swirl.codegen.emit import listing
 from swirl.config import settings
-from swirl.ir.accesses import parsed
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Loop, Program, names_in, parse_program
 from swirl.ir.printing import unparse
-from swirl.ir.statements import statements_of
-from swirl.loop_facts import contractions, facts, residues, trips
-from swirl.pipeline import canonical_stages
-from swirl.recipe import Recipe, Schedule
-from swirl.recorded import Outcome
-from swirl.target import TARGETS, Target
+from swirl.schedule.command_log import Outcome
+from swirl.schedule.pipeline import canonical_stages
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.schedule.rules import blocking, nests, packing, panels, prefetch_and_stream, product
+from swirl.schedule.rules.register_tiles import register_tile
+from swirl.schedule.rules.schedule import PhaseSchedule, with_defaults
+from swirl.schedule.rules.trials import Trials
+from swirl.target.targets import TARGETS, Target
 from tests.codegen.test_machine_code import target_named
 from tests.fuzz.checks import random_pick
 from tests.fuzz.commands import RECIPES, CommandMaker
@@ -96,7 +96,7 @@ def test_programs_compute_the_same(
 ) -> None:
     """Exactly, over rationals; and with special values."""
     monkeypatch.setattr(nests, "WORTH_SHARING", 1)  # these are small
-    monkeypatch.setattr(past_caches, "FAR", 1)
+    monkeypatch.setattr(prefetch_and_stream, "FAR", 1)
     net, _, layer = net_of(name, 2, shape)
     for _, before, after, commands in scheduled(net, layer, target):
         assert_same(before, after, seeds=(0,))
@@ -611,7 +611,7 @@ def test_a_register_tile_of_periods(periods: tuple[int, int]) -> None:
 
 def test_rows_of_a_strided_source_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the loop that moves by a cache line: a tile of pixels takes less of each row."""
-    monkeypatch.setattr(past_caches, "FAR", 1)
+    monkeypatch.setattr(prefetch_and_stream, "FAR", 1)
     net = Net(2, seed=1)
     layer = ConvLayer(net, MemoryDataLayer(net, (4, 64, 64)), num_filters=64, kernel=3, stride=2, pad=1)
     outcomes = next(found for phase, *_, found in scheduled(net, layer, "avx512") if phase == "forward")
@@ -697,7 +697,7 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
     keeps, and rows of the results are fetched before they are stored."""
     monkeypatch.setattr(blocking, "STRIP", 32)
     monkeypatch.setattr(product, "WAY", 512)
-    monkeypatch.setattr(past_caches, "PAGE", 512)
+    monkeypatch.setattr(prefetch_and_stream, "PAGE", 512)
     target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**13)
     net = Net(32, seed=1)
     net.force_backward = True
@@ -1040,8 +1040,8 @@ def test_terms_pass_by_once_for_all_results(
 @pytest.mark.parametrize(("page", "ahead"), [(256, {"inputs", "value"}), (512, set())])
 def test_pieces_of_rows_are_fetched_ahead(page: int, ahead: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Softmax over channels: an iteration has a piece of the row of each channel, 288 bytes from one to the next."""
-    monkeypatch.setattr(past_caches, "PAGE", page)
-    monkeypatch.setattr(past_caches, "FAR", 1)
+    monkeypatch.setattr(prefetch_and_stream, "PAGE", page)
+    monkeypatch.setattr(prefetch_and_stream, "FAR", 1)
     net = Net(2, seed=1)
     layer = SoftmaxLayer(net, MemoryDataLayer(net, (5, 8, 9)))
     fetched = r"prefetch\('forward', '(\w+)', 'yx', 1, 2\)"
@@ -1051,8 +1051,8 @@ def test_pieces_of_rows_are_fetched_ahead(page: int, ahead: set[str], monkeypatc
 
 def test_no_pieces_are_fetched_that_the_cache_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of a transposed convolution's weights fetched all images, for each block of channels."""
-    monkeypatch.setattr(past_caches, "PAGE", 256)
-    monkeypatch.setattr(past_caches, "FAR", 1)
+    monkeypatch.setattr(prefetch_and_stream, "PAGE", 256)
+    monkeypatch.setattr(prefetch_and_stream, "FAR", 1)
     net = Net(2, seed=1)
     layer = SoftmaxLayer(net, MemoryDataLayer(net, (5, 8, 9)))
     forward = applied_in("forward", net, layer, replace(TARGETS["avx2"], l2_bytes=256))

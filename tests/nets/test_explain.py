@@ -13,10 +13,10 @@ from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MemoryDataLaye
 from latte.ensemble import Ensemble
 from latte.explain.explanation import LoopFact, loop_facts
 from latte.explain.showing import loop_lines
+from swirl.analysis.work import Work
 from swirl.errors import CommandError, TrainingError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
-from swirl.ir.work import Work
 
 RECIPE = """
 def forward(s, target):

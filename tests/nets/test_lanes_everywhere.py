@@ -15,10 +15,10 @@ from latte.tools.bench.shipped_layers import SHIPPED
 from latte.tools.bench.tried import Tried
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import loops
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.plan_layouts import finished
-from swirl.target import TARGETS
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.schedule.plan_layouts import finished
+from swirl.target.targets import TARGETS
 
 Layer = Callable[[Net, Ensemble], Ensemble]
 

@@ -479,9 +479,9 @@ def test_less_memory_does_not_go_with_all_values(options):
 def test_the_report_is_the_same_before_and_after_compiling(monkeypatch):
     net = small_resnet()
     with monkeypatch.context() as without:
-        without.setattr("swirl.jit.compile_unit", None, raising=False)
+        without.setattr("swirl.build.jit.compile_unit", None, raising=False)
         without.setattr("latte.runtime.kernels.build", None)
-        without.setattr("swirl.memory.Arena", None)
+        without.setattr("swirl.run.memory.Arena", None)
         before = net.memory()
     net.compile()
     after = net.memory()

@@ -29,7 +29,7 @@ from latte.profiling.nests import loop_nests
 from latte.profiling.profile import Profile
 from latte.profiling.rows import COMPUTE, MEMORY, Row
 from latte.tools.cli import main
-from latte.tools.made_up import made_up_batch
+from latte.tools.synthetic_data import made_up_batch
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, make_nest, parse_program
 from swirl.ir.separate import separate

@@ -26,7 +26,8 @@ from latte.errors import BodyError, DeclarationError, UnknownName
 from latte.layers.normalization import BatchNormEnsemble
 from latte.neuron import Neuron, eachindex, stop_gradient
 from latte.solver import SGD
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.layers.references import assert_within
 from tests.lowered import lowered
 

@@ -28,7 +28,8 @@ from latte.solver import (
     StepDecay,
     WarmUp,
 )
-from swirl.target import TARGETS, get_target, resolve_target, why_not
+from swirl.target.machine import resolve_target, why_not
+from swirl.target.targets import TARGETS, get_target
 from tests.support import running_targets
 
 BATCH, STEPS = 4, 5

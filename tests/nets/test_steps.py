@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from latte.tools.bench.assembly import Counts, busiest_loop, counts
 from latte.tools.bench.steps import convolution, main
 from latte.tools.bench.walk import shortened, steps, touching
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from tests.support import program
 
 RECIPE = """

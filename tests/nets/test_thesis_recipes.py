@@ -12,7 +12,7 @@ from latte.ensemble import Ensemble
 from latte.solver import SGD
 from swirl.codegen.emit import listing
 from swirl.errors import Refused
-from swirl.target import get_target
+from swirl.target.targets import get_target
 from tests.lowered import lowered
 
 

@@ -12,7 +12,8 @@ from latte.data import DataLoader
 from latte.errors import DataError, DeclarationError, TrainingError
 from latte.runtime.not_finite import LossIsNaN
 from latte.solver import SGD
-from swirl.target import get_target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import get_target
 from tests.nets.references import CLASSES, SHAPE, DigitsNet, random_data, reused, torch_module
 
 ROUNDING = 2.0**-24

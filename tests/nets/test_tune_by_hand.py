@@ -21,9 +21,9 @@ from latte import (
 from latte.tools.cli import main
 from latte.tools.tune_by_hand import Bench, seconds, tries
 from swirl.errors import CommandError
-from swirl.measure import Limits, Times
-from swirl.runner import Runner
-from swirl.target import get_target
+from swirl.measure.rates import Limits, Times
+from swirl.run.runner import Runner
+from swirl.target.targets import get_target
 
 pytestmark = pytest.mark.usefixtures("small_probes")
 

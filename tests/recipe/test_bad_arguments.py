@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from swirl.analysis.integers import too_large
 from swirl.errors import CommandError, LatteError, LayoutError, Refused
 from swirl.ir.buffers import Buffer
-from swirl.ir.integers import too_large
 from swirl.ir.nest import parse_program
-from swirl.recipe import Schedule
-from swirl.target import TARGETS
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 
 TEXT = """

@@ -14,11 +14,12 @@ from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
-from swirl.pipeline import canonical_stages
-from swirl.recipe import Schedule
-from swirl.recipe_files import read_recipe
-from swirl.recorded import Outcome
-from swirl.target import TARGETS, Target, resolve_target
+from swirl.schedule.command_log import Outcome
+from swirl.schedule.files import read_recipe
+from swirl.schedule.pipeline import canonical_stages
+from swirl.schedule.recipe import Schedule
+from swirl.target.machine import resolve_target
+from swirl.target.targets import TARGETS, Target
 from tests.codegen.test_machine_code import target_named
 from tests.layers.references import Windows, both, convolve, convolve_input_gradient, convolve_weight_gradient
 

@@ -12,9 +12,9 @@ from docs import kernels, steps
 from docs.commands import Example, applied, examples, methods, page, refused
 from docs.commands.page import OLDER, QUERIES
 from latte import MemoryDataLayer, Net, ReLULayer
-from swirl.command_methods import CommandMethods
 from swirl.errors import CommandError, LayoutError
-from swirl.questions import Questions
+from swirl.schedule.command_methods import CommandMethods
+from swirl.schedule.queries import Questions
 from swirl.transforms import COMMANDS
 from tests.support import assert_same
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-import swirl.kept_schedules
+import swirl.schedule.kept_schedules
 from latte import BatchNormLayer, ConvLayer, GELULayer, MemoryDataLayer, Net, SigmoidLayer, SiLULayer
 from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
-from swirl import pipeline
-from swirl.cache import draft_folder, entry_lock, publish
+from swirl.build.cache import draft_folder, entry_lock, publish
 from swirl.errors import CommandError, RecipeError
 from swirl.ir.nest import Program
-from swirl.kept_schedules import FILE, KeptSchedules
-from swirl.memo import Memos
-from swirl.plan_layouts import finished
-from swirl.target import TARGETS
+from swirl.schedule import pipeline
+from swirl.schedule.kept_schedules import FILE, KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.schedule.plan_layouts import finished
+from swirl.target.targets import TARGETS
 
 RECIPE = 'def forward(s, target):\n    s.parallelize("forward", "n")\n'
 
@@ -38,13 +38,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The regions that were scheduled by their recipes."""
     names: list[str] = []
-    own = swirl.kept_schedules.schedule_declared
+    own = swirl.schedule.kept_schedules.schedule_declared
 
     def counted(declared: Any, *arguments: Any) -> Any:
         names.append(declared.name)
         return own(declared, *arguments)
 
-    monkeypatch.setattr(swirl.kept_schedules, "schedule_declared", counted)
+    monkeypatch.setattr(swirl.schedule.kept_schedules, "schedule_declared", counted)
     return names
 
 

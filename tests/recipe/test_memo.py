@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from latte import BatchNormLayer, ConvLayer, FullyConnectedLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
-from swirl import memo as memo_module
-from swirl import pipeline
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Layout
 from swirl.ir.nest import Program, make_nest, parse_program
 from swirl.ir.text import from_json, identity, to_json
-from swirl.kept_schedules import FILE
-from swirl.memo import Memo, Memos
-from swirl.pipeline import Scheduled, finish, generate, schedule_alone
-from swirl.recipe import Recipe, Schedule
-from swirl.target import TARGETS, Target
+from swirl.schedule import memo as memo_module
+from swirl.schedule import pipeline
+from swirl.schedule.kept_schedules import FILE
+from swirl.schedule.memo import Memo, Memos
+from swirl.schedule.pipeline import Scheduled, finish, generate, schedule_alone
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.command import Command
 from tests.ir.test_printing import programs as random_programs

@@ -13,11 +13,11 @@ from latte.frontend.lowered import lower_layers
 from latte.planning.plan import Plan, make_plan
 from swirl.errors import LatteError
 from swirl.ir.buffers import Layout
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.plan_state import lone_region, resolve, stored
-from swirl.recipe import Schedule
-from swirl.target import TARGETS
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.schedule.plan_state import lone_region, resolve, stored
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import TARGETS
 from tests.recipe.test_schedule import programs
 from tests.support import laid_out
 
@@ -28,9 +28,9 @@ BLOCKS = Layout(((1, 4),))
 SETTERS = {
     "swirl/ir/buffers.py": "how it is done",
     "swirl/ir/text.py": "programs read from the disk",
-    "swirl/plan_state.py": "the table, filled in and taken out",
-    "swirl/plan_layouts.py": "the table, for what a command asks of it",
-    "swirl/questions.py": "the table, to be asked",
+    "swirl/schedule/plan_state.py": "the table, filled in and taken out",
+    "swirl/schedule/plan_layouts.py": "the table, for what a command asks of it",
+    "swirl/schedule/queries.py": "the table, to be asked",
     "swirl/codegen/physical.py": "layouts made physical",
     "latte/runtime/executable.py": "the table, for the memory that is bound",
     "latte/solver/updates.py": "programs of no plan, for parameters as they lie",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from swirl.errors import CommandError
-from swirl.recipe import Schedule
-from swirl.target import get_target
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import get_target
 from tests.support import program
 
 CONVOLUTION = """

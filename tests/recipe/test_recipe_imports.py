@@ -10,8 +10,8 @@ import pytest
 
 import latte
 from swirl.errors import RecipeError
-from swirl.recipe_files import read_recipe
-from swirl.recipe_imports import recipe_sources
+from swirl.schedule.files import read_recipe
+from swirl.schedule.imports import recipe_sources
 
 IMPORTING = "from halves import forward\n"
 FORWARD = "def forward(s, target):\n    return {}\n"

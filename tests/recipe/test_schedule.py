@@ -13,12 +13,12 @@ from swirl.errors import CommandError, LayoutError, RecipeError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, parse_program
-from swirl.pipeline import schedule_alone
-from swirl.plan_layouts import finished
-from swirl.recipe import Recipe, Schedule
-from swirl.recipe_files import read_recipe
-from swirl.recorded import Recorded
-from swirl.target import TARGETS
+from swirl.schedule.command_log import Recorded
+from swirl.schedule.files import read_recipe
+from swirl.schedule.pipeline import schedule_alone
+from swirl.schedule.plan_layouts import finished
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.target.targets import TARGETS
 from tests.support import assert_same, laid_out
 
 TARGET = TARGETS["portable"]

@@ -20,10 +20,10 @@ from latte.frontend.lowered import lower_layers
 from latte.planning.plan import make_plan
 from latte.planning.recipes import Recipes
 from swirl.ir.buffers import Layout
-from swirl.kept_schedules import KeptSchedules
-from swirl.memo import Memos
-from swirl.pipeline import schedule_alone
-from swirl.target import get_target
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
+from swirl.schedule.pipeline import schedule_alone
+from swirl.target.targets import get_target
 from tests.support import laid_out
 
 LAYERS = {

@@ -13,8 +13,9 @@ from latte import MemoryDataLayer, Net
 from latte.compiling import compile_graph
 from latte.ensemble import Ensemble
 from latte.neuron import INFINITY, Field, Neuron
-from swirl.runner import Runner
-from swirl.target import Target, why_not
+from swirl.run.runner import Runner
+from swirl.target.machine import why_not
+from swirl.target.targets import Target
 
 WIDTH = 8
 """Elements that a neuron reads."""

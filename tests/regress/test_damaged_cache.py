@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from latte import FullyConnectedLayer, MemoryDataLayer, Net, SiLULayer
-from swirl import memo as memo_module
-from swirl import precompiled
-from swirl.cache import MANIFEST, _sum, cache_folder, clear_cache, draft_folder, entry_lock, publish, read_entry
-from swirl.compiler import find_compiler
+from swirl.build import precompiled
+from swirl.build.cache import MANIFEST, _sum, cache_folder, clear_cache, draft_folder, entry_lock, publish, read_entry
+from swirl.build.compiler import find_compiler
 from swirl.errors import LatteError, Refused
-from swirl.memo import RESULTS, Memo, Memos
-from swirl.target import TARGETS, why_not
+from swirl.schedule import memo as memo_module
+from swirl.schedule.memo import RESULTS, Memo, Memos
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS
 from tests.regress.test_damaged_checkpoints import VALUES, changed, places
 from tests.support import program

@@ -7,7 +7,8 @@ from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron, Param, ones
 from latte.solver import SGD
-from swirl.target import TARGETS, get_target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS, get_target
 
 
 class Scale(Neuron):

@@ -19,8 +19,8 @@ from latte.tools.cli import main as cli
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
 from swirl.dump.read import read_stage
 from swirl.errors import LatteError
-from swirl.recipe_files import read_recipe
-from swirl.recipe_imports import recipe_sources
+from swirl.schedule.files import read_recipe
+from swirl.schedule.imports import recipe_sources
 
 RECIPE = """# für die Schleife {sign}
 def forward(s, target):

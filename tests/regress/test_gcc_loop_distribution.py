@@ -1,11 +1,11 @@
 """g++ 12 at -O3 cuts a loop in two at statements that depend on each other through ``y[3 - i]`` and ``y[i]``.
 
-swirl/compiler_flags.py turns its loop distribution off.
+swirl/build/compiler_flags.py turns its loop distribution off.
 """
 
 from __future__ import annotations
 
-from swirl.target import Target
+from swirl.target.targets import Target
 from tests.support import assert_compiles_to_same, program
 
 

@@ -1,7 +1,7 @@
 """g++ 12 at -O3 with AVX2 or AVX-512 compiles an element-wise select over rows of 5 wrongly.
 
 Its loop vectoriser makes masked loads of ``inputs > 0 ? grad : 0``, five for four rows, and gives all of them
-the mask of the first. swirl/compiler_flags.py turns off what makes the masked loads.
+the mask of the first. swirl/build/compiler_flags.py turns off what makes the masked loads.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from swirl.build.jit import build, load
+from swirl.build.translation_unit import IF_CONVERTIBLE
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
-from swirl.jit import build, load
-from swirl.memory import allocate
-from swirl.runner import Runner
-from swirl.target import Target, why_not
-from swirl.translation_unit import IF_CONVERTIBLE
+from swirl.run.memory import allocate
+from swirl.run.runner import Runner
+from swirl.target.machine import why_not
+from swirl.target.targets import Target
 from tests.support import assert_compiles_to_same, program
 
 SHAPE = (2, 3, 7, 5)

@@ -1,7 +1,7 @@
 """g++ 12 at -O3 computes ``(double) (float) x`` without the rounding to single precision, where two neighbours have it:
 its straight-line vectoriser neither packs nor unpacks them.
 
-swirl/compiler_flags.py turns that vectoriser off for kernels that convert both ways.
+swirl/build/compiler_flags.py turns that vectoriser off for kernels that convert both ways.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from tests.support import assert_compiles_to_same
 
 TEXTS = {

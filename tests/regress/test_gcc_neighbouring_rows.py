@@ -1,7 +1,7 @@
 """g++ 12 at -O3 unrolls a short inner loop and vectorises the one around it, although each of its iterations changes
 what the next one has to: rows that two statements update are wrong, as in the gradient of a difference of rows.
 
-swirl/compiler_flags.py turns the loop vectoriser off where an array that is stored to has several subscripts.
+swirl/build/compiler_flags.py turns the loop vectoriser off where an array that is stored to has several subscripts.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import itertools
 
 import pytest
 
+from swirl.build.translation_unit import STORES_IN_ONE_PLACE
 from swirl.codegen.emit import emit
 from swirl.ir.nest import Program
-from swirl.target import TARGETS
-from swirl.translation_unit import STORES_IN_ONE_PLACE
+from swirl.target.targets import TARGETS
 from tests.support import assert_all_compile_to_same, program
 
 

@@ -1,7 +1,7 @@
 """g++ 12 with -fno-trapping-math makes ``(float) (int) x`` a rounding towards zero, where the processor has one: that
 is -0.0 for -0.5, but a whole number has no sign of zero.
 
-swirl/compiler_flags.py leaves that flag out for kernels that drop fractions.
+swirl/build/compiler_flags.py leaves that flag out for kernels that drop fractions.
 """
 
 from __future__ import annotations

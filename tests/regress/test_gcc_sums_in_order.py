@@ -7,7 +7,7 @@ swirl/codegen/sum_order.py finds such loops.
 from __future__ import annotations
 
 from swirl.codegen.emit import emit
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms.commands.unroll import unroll
 from swirl.transforms.commands.unroll_and_jam import unroll_and_jam
 from swirl.transforms.passes.scalars import scalar_replace

@@ -1,7 +1,7 @@
 """g++ 12 takes sums of whole numbers in neighbouring places, which are added up afterwards, for one sum: from -O2 on
 its loop vectoriser leaves elements out and adds others twice.
 
-swirl/compiler_flags.py turns that vectoriser off for kernels that calculate with int32 data.
+swirl/build/compiler_flags.py turns that vectoriser off for kernels that calculate with int32 data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS
 from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same
 

@@ -7,7 +7,8 @@ import pytest
 
 from latte import MemoryDataLayer, Net
 from latte.neuron import Neuron, exp, sigmoid
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 
 torch = pytest.importorskip("torch")
 PLACES = np.array([[-200, -100, -89, -88, -20, -1, 0, 1, 5, 20, 60, 87, 89, 100, 200]], np.float32)

@@ -9,7 +9,7 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy

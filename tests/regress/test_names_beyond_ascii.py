@@ -31,8 +31,8 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
 from swirl.ir.spelling import in_ascii, normalised, text_in_ascii
 from swirl.ir.validate import validate
-from swirl.recipe_files import read_recipe
-from swirl.target import TARGETS, Target
+from swirl.schedule.files import read_recipe
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from tests.support import running_targets
 from tests.transforms.test_odd_programs import BUFFERS, MAKERS, ODD, Arguments

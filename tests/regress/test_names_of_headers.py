@@ -9,7 +9,8 @@ from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 from tests.codegen.conftest import run_source
 
 NAMES = [

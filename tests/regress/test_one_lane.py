@@ -11,7 +11,7 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.errors import LatteError
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 
 
 class Products(Ensemble):

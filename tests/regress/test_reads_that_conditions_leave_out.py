@@ -10,10 +10,10 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.errors import BodyError
-from swirl.ir.accesses import parsed
+from swirl.analysis.accesses import parsed
+from swirl.analysis.statements import necessary
 from swirl.ir.printing import unparse
-from swirl.ir.statements import necessary
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 
 
 class Both(Ensemble):

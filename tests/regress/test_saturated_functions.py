@@ -26,7 +26,7 @@ from latte.neuron import Neuron, erf, exp, expm1, tanh
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from tests.codegen.conftest import run_source
 from tests.support import running_targets, targets_in_turn
 

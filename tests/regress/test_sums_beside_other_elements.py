@@ -9,7 +9,8 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron, Param, exp, log, tanh
-from swirl.target import TARGETS, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import TARGETS
 
 
 class SumOfSquares(Ensemble):

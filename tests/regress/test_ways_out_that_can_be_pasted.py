@@ -12,9 +12,9 @@ import pytest
 from latte import BatchNormLayer, ConvLayer, MemoryDataLayer, Net, ReLULayer
 from latte.errors import CommandError, Refused
 from swirl.errors import LatteError
-from swirl.recipe import Schedule
-from swirl.recorded import pasted
-from swirl.target import TARGETS
+from swirl.schedule.command_log import pasted
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from tests.transforms.test_odd_programs import MAKERS, ODD, Arguments, odd
 

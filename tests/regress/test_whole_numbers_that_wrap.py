@@ -18,7 +18,7 @@ from latte import Ensemble, MemoryDataLayer, Net
 from latte.errors import BodyError
 from latte.frontend.number_ranges import ANY, Range, combined, compared
 from latte.neuron import Field, Neuron, State, float32, int32
-from swirl.ir.integers import LARGEST
+from swirl.analysis.integers import LARGEST
 
 pytestmark = pytest.mark.usefixtures("as_lowered")
 

@@ -7,7 +7,7 @@ import pytest
 
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
-from swirl.target import TARGETS
+from swirl.target.targets import TARGETS
 from tests.support import assert_compiles_to_same
 
 TEXTS = (

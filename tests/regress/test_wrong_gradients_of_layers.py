@@ -11,7 +11,8 @@ from latte import MemoryDataLayer, Net
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.neuron import Field, Neuron, Param, State, eachindex, floor, ones, tanh
-from swirl.target import Target, why_not
+from swirl.target.machine import why_not
+from swirl.target.targets import Target
 
 torch = pytest.importorskip("torch")
 

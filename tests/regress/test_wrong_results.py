@@ -8,13 +8,13 @@ from textwrap import indent
 import numpy as np
 import pytest
 
+from swirl.analysis.dependences import find, pinned
+from swirl.analysis.statements import statements
 from swirl.errors import LatteError, Refused
 from swirl.ir.buffers import Buffer
-from swirl.ir.deps import find, pinned
 from swirl.ir.nest import Program, loop_of, make_nest, parse_program, stmts
 from swirl.ir.paths import loops
-from swirl.ir.statements import statements
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.commands.distribute import distribute
 from swirl.transforms.commands.fuse import fuse

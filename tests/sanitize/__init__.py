@@ -55,7 +55,7 @@ def exact(shape: Sequence[int], dtype: npt.DTypeLike) -> np.ndarray:
 
 
 class ExactArena:
-    """Replaces :class:`swirl.memory.Arena`: every array has separate memory."""
+    """Replaces :class:`swirl.run.memory.Arena`: every array has separate memory."""
 
     def __init__(self, total_bytes: int, runner: object = None):
         self.total_bytes = total_bytes

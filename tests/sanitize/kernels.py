@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from swirl.jit import build, load
-from swirl.runner import Runner
-from swirl.target import get_target
-from swirl.translation_unit import TranslationUnit
+from swirl.build.jit import build, load
+from swirl.build.translation_unit import TranslationUnit
+from swirl.run.runner import Runner
+from swirl.target.targets import get_target
 from tests.sanitize import exact
 
 HEAD = """#include <immintrin.h>

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import swirl.jit
-import swirl.memory
+import swirl.build.jit
+import swirl.run.memory
 from tests.sanitize import ExactArena, sanitized
 
 assert sanitized(), "run this by python -m tests.sanitize"
-swirl.memory.Arena = ExactArena  # type: ignore[misc, assignment]
-defaults = swirl.jit.build.__kwdefaults__
+swirl.run.memory.Arena = ExactArena  # type: ignore[misc, assignment]
+defaults = swirl.build.jit.build.__kwdefaults__
 assert defaults is not None
 defaults["optimize"] = "-O1"

@@ -2,7 +2,7 @@
 
 import pytest
 
-import swirl.jit
+import swirl.build.jit
 from tests.codegen.conftest import target
 
 __all__ = ["target"]
@@ -12,4 +12,4 @@ __all__ = ["target"]
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What commands make is compared, whatever g++ makes of it; -O3 takes g++ half as long again, and is for the tests
     of code generation, nets and g++'s defects."""
-    monkeypatch.setitem(swirl.jit.build.__kwdefaults__, "optimize", "-O2")  # type: ignore[arg-type]
+    monkeypatch.setitem(swirl.build.jit.build.__kwdefaults__, "optimize", "-O2")  # type: ignore[arg-type]

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from swirl.analysis.uniform import for_any_number
 from swirl.errors import Refused
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
 from swirl.ir.item_numbers import ITEMS, value_of
 from swirl.ir.nest import Program, parse_program
-from swirl.ir.uniform import for_any_number
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.items import bound_items

@@ -7,13 +7,13 @@ from itertools import combinations_with_replacement
 import pytest
 
 from swirl.errors import CommandError
-from swirl.recipe import Schedule
-from swirl.target import Target, get_target
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import Target, get_target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
-from swirl.transforms.rewrites.tile_sizes import combination
+from swirl.transforms.rewrites.loops.tile_sizes import combination
 from tests.support import assert_all_compile_to_same, assert_same, program
 
 

@@ -14,15 +14,15 @@ from syrupy.assertion import SnapshotAssertion
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, parse_program
 from swirl.ir.validate import validate
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy
 from swirl.transforms.passes.whole_vectors import whole_vectors
+from swirl.transforms.rewrites.loops.tile_sizes import combination
 from swirl.transforms.rewrites.sites import find_loops, loop_at
-from swirl.transforms.rewrites.tile_sizes import combination
 from tests.support import assert_compiles_to_same, assert_same, changed, program, targets_in_turn
 from tests.support import merged as side_by_side
 

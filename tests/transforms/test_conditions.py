@@ -10,9 +10,9 @@ import pytest
 
 from swirl.errors import Refused
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
-from swirl.transforms.rewrites.contraction import OWN
+from swirl.transforms.rewrites.storage.contraction import OWN
 from tests.support import assert_compiles_to_same, assert_same, merged, program
 
 

@@ -15,7 +15,7 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, expr, make_nest
 from swirl.ir.polynomial import polynomial
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace

@@ -7,7 +7,7 @@ import pytest
 from swirl.errors import Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_compiles_to_same, assert_same, program
 

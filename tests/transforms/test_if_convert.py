@@ -17,7 +17,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace

@@ -11,7 +11,7 @@ from docs.commands import nests
 from swirl.errors import CommandError, Refused
 from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_compiles_to_same, assert_same, difference
 

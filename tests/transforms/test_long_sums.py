@@ -22,7 +22,7 @@ from latte import (
 from latte.ensemble import Ensemble
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.long_sums import LONG, long_sums

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from swirl.build.jit import build
 from swirl.codegen.emit import KernelSource, emit
 from swirl.errors import CommandError, Refused
 from swirl.ir.execute import execute
 from swirl.ir.nest import Program, make_nest
-from swirl.jit import build
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace

@@ -16,8 +16,8 @@ from swirl.ir.execute import random_arrays
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
 from swirl.transforms import COMMANDS
-from swirl.transforms.rewrites.contraction import OWN
 from swirl.transforms.rewrites.sites import loop_names
+from swirl.transforms.rewrites.storage.contraction import OWN
 from tests.fuzz.commands import local_names
 from tests.support import difference
 

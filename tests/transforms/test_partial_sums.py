@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from swirl.codegen.emit import emit
 from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace

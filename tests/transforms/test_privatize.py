@@ -15,7 +15,7 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.validate import validate
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace

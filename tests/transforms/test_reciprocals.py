@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms.passes.hoist import hoist
 from tests.support import assert_all_compile_to_same, assert_same, program
 

@@ -13,13 +13,13 @@ import pytest
 
 from swirl.errors import CommandError, LayoutError, Refused
 from swirl.ir.nest import Program
-from swirl.recipe import Schedule
-from swirl.recorded import pasted
-from swirl.target import TARGETS
+from swirl.schedule.command_log import pasted
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import TARGETS
 from swirl.transforms import COMMANDS
 from swirl.transforms.command import Command
-from swirl.transforms.rewrites.contraction import OWN
 from swirl.transforms.rewrites.sites import find_loops
+from swirl.transforms.rewrites.storage.contraction import OWN
 from tests.support import assert_same, program
 from tests.transforms.witness import assert_witness
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.passes.scalars import scalar_replace
 from swirl.transforms.passes.tidy import tidy

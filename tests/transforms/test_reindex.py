@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same, program
 

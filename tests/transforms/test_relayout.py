@@ -11,7 +11,7 @@ from swirl.errors import CommandError
 from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.execute import execute, random_arrays
 from swirl.ir.nest import Program, parse_program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from swirl.transforms.relayout import copied, with_copies
 from tests.support import assert_all_compile_to_same, assert_compiles_to_same, assert_same

@@ -6,7 +6,7 @@ import pytest
 
 from swirl.errors import CommandError, Refused
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_compiles_to_same, assert_same, program
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from swirl.ir.nest import Program
-from swirl.target import TARGETS, Target
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms import COMMANDS
 from tests.support import assert_all_compile_to_same, assert_same, program
 

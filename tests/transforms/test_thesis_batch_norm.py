@@ -14,9 +14,9 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, loop_of, parse_program
 from swirl.ir.paths import loops
 from swirl.ir.validate import validate
-from swirl.pipeline import finish, generate, schedule_alone
-from swirl.recipe import Recipe, Schedule
-from swirl.target import TARGETS, Target
+from swirl.schedule.pipeline import finish, generate, schedule_alone
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.target.targets import TARGETS, Target
 from swirl.transforms.passes.canonical import canonicalise
 from swirl.transforms.passes.hoist import hoist
 from swirl.transforms.passes.scalars import scalar_replace

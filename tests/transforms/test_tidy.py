@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swirl.ir.nest import Program
-from swirl.target import Target
+from swirl.target.targets import Target
 from swirl.transforms.passes.tidy import tidy
 from tests.support import assert_compiles_to_same, assert_same, program
 

@@ -38,7 +38,8 @@ from latte.tools.bench.workers import (
 from latte.tools.results import ResultFile, write_results
 from swirl.config import available_cores
 from swirl.errors import LatteError
-from swirl.target import TARGETS, resolve_target
+from swirl.target.machine import resolve_target
+from swirl.target.targets import TARGETS
 
 PHASES = ("forward", "backward", "update", "step", "inference")
 UNUSED = {

@@ -21,8 +21,8 @@ from latte import ConvLayerNoBias, MemoryDataLayer, Net
 from latte.tools.bench.nets import CONV_IN_BLOCKS
 from latte.tools.bench.report import machine, report_console
 from latte.tools.net_files import AtLeastOne, plain_errors
-from swirl.measure import Limits
-from swirl.phases import PHASES
+from swirl.ir.phases import PHASES
+from swirl.measure.rates import Limits
 
 SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7))
 """Channels, as many filters, and height and width."""

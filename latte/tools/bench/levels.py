@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from latte.explain.explanation import Explanation
-from swirl.phases import PHASES
+from swirl.ir.phases import PHASES
 
 LEVELS = ("naive", "+ interchange, fusion, scalar replacement", "+ unrolling, SIMD")
 """What is left of a recipe at each level; all of it, threads included, is ours."""

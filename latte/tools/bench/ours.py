@@ -27,8 +27,8 @@ from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_I
 from latte.tools.bench.tried import VOCABULARY, Arrays
 from latte.tools.bench.whole_nets import RUNS, Digits, PublishedNet, WholeNet, work
 from swirl.errors import CommandError
-from swirl.measure import Limits
-from swirl.runner import Seen
+from swirl.measure.rates import Limits
+from swirl.run.runner import Seen
 
 IN_BLOCKS = {"bn": BATCH_NORM_IN_BLOCKS, "conv": CONV_IN_BLOCKS, "cbr": CHAIN_IN_BLOCKS}
 """Recipes for data in blocks of channels, as the layer before leaves them in a net."""

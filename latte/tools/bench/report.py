@@ -12,7 +12,7 @@ import archspec.cpu
 import numpy as np
 from rich.console import Console
 
-from swirl.compiler import find_compiler
+from swirl.build.compiler import find_compiler
 from swirl.config import available_cores
 
 FILE_WIDTH = 240

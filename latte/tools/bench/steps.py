@@ -24,9 +24,10 @@ from latte.tools.bench.report import machine, replaced, spread
 from latte.tools.bench.walk import Step, steps
 from latte.tools.net_files import AtLeastOne, plain_errors
 from latte.tools.tune_by_hand import Bench, Trial
-from swirl.measure import Measured
-from swirl.phases import PHASES
-from swirl.target import TARGETS, Target, resolve_target
+from swirl.ir.phases import PHASES
+from swirl.measure.rates import Measured
+from swirl.target.machine import resolve_target
+from swirl.target.targets import TARGETS, Target
 
 SHAPE = (16, 64, 64, 28)
 """Images, input channels, output channels, height and width; the kernel is 3 × 3."""

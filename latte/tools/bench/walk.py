@@ -15,13 +15,13 @@ from latte.net import Net
 from swirl.ir.nest import Program, loop_of, names_in
 from swirl.ir.paths import Path as Place
 from swirl.ir.paths import enclosing, walk
+from swirl.ir.phases import PHASES
 from swirl.ir.printing import unparse
-from swirl.phases import PHASES
-from swirl.pipeline import Stage, canonical_stages, finish
-from swirl.recipe import Schedule
-from swirl.recipe_files import read_recipe
-from swirl.recorded import Recorded
-from swirl.target import Target
+from swirl.schedule.command_log import Recorded
+from swirl.schedule.files import read_recipe
+from swirl.schedule.pipeline import Stage, canonical_stages, finish
+from swirl.schedule.recipe import Schedule
+from swirl.target.targets import Target
 from swirl.transforms import LAYOUT_COMMANDS
 
 SHORT = 3  # lines of a loop that is shown whole although it is not the one that matters

@@ -14,10 +14,10 @@ from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
 from latte.tools.bench.tried import Arrays
+from swirl.analysis.work import program_work
 from swirl.errors import CommandError, LatteError
-from swirl.ir.work import program_work
-from swirl.measure import Limits
-from swirl.runner import Seen
+from swirl.measure.rates import Limits
+from swirl.run.runner import Seen
 
 RUNS = {
     "forward": ("forward",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.contraction import contracted
+from swirl.transforms.rewrites.storage.contraction import contracted
 
 
 @command()

@@ -10,11 +10,11 @@ from swirl.ir.paths import at, replace_at
 from swirl.ir.printing import unparse
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.dependence_order import check_order, tagged
-from swirl.transforms.rewrites.nesting import nest_each, split_body
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import nest_of, step, tried
+from swirl.transforms.rewrites.loops.nesting import nest_each, split_body
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
-from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 
 
 @command()

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from swirl.analysis.items import places_of_items
 from swirl.errors import Refused
-from swirl.ir.items import places_of_items
 from swirl.ir.names import stored_in
 from swirl.ir.nest import (
     LocalType,
@@ -30,12 +30,12 @@ from swirl.ir.trees import changed, name_of, nodes, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.moving import Key, Moving, Summand, chain, is_number, plain_atom
-from swirl.transforms.rewrites.reductions import accumulation, reductions_over
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, take_mark, taken_names, with_mark
-from swirl.transforms.rewrites.strips import plain_loop
+from swirl.transforms.rewrites.sums.reductions import accumulation, reductions_over
+from swirl.transforms.rewrites.values.loop_variance import Key, Moving, Summand, chain, is_number, plain_atom
 
 
 @command(assumes=Assumption("sums and their factors are finite"))

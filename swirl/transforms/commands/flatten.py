@@ -27,10 +27,10 @@ from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, clone
 from swirl.transforms.arguments import LoopNames
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.refusals import WayOut, refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
+from swirl.transforms.rewrites.checks.ways_out import step, tried
 from swirl.transforms.rewrites.sites import Site, find_loops, inner_name, resolve
-from swirl.transforms.rewrites.ways_out import step, tried
 
 
 @command()

@@ -11,12 +11,12 @@ from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import Iterations, LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.blocks import block_at
-from swirl.transforms.rewrites.dependence_order import check_order, tagged
-from swirl.transforms.rewrites.joining import NOTE, fuse_at, next_position
-from swirl.transforms.rewrites.nesting import nest_each, vars_below
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import Trial, either, step, tried
+from swirl.transforms.rewrites.loops.fusion import NOTE, fuse_at, next_position
+from swirl.transforms.rewrites.loops.nesting import nest_each, vars_below
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, loop_names, resolve
-from swirl.transforms.rewrites.ways_out import Trial, either, step, tried
 
 
 @command()

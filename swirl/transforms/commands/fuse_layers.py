@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 
+from swirl.analysis.dependences import NotProved
 from swirl.errors import Refused
-from swirl.ir.deps import NotProved
 from swirl.ir.nest import Program, variable_of
 from swirl.ir.paths import at
 from swirl.ir.types import explicit
 from swirl.transforms.arguments import BufferNames
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.contraction import contracted, own_buffers
-from swirl.transforms.rewrites.joining import fuse_at
-from swirl.transforms.rewrites.refusals import refuse
-from swirl.transforms.rewrites.shared_loops import with_shared_loops
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import step, tried
+from swirl.transforms.rewrites.loops.fusion import fuse_at
+from swirl.transforms.rewrites.loops.shared_loops import with_shared_loops
 from swirl.transforms.rewrites.sites import Site
-from swirl.transforms.rewrites.ways_out import step, tried
+from swirl.transforms.rewrites.storage.contraction import contracted, own_buffers
 
 
 @command()

@@ -7,10 +7,10 @@ from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import loops
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.invariants import hoisted
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
+from swirl.transforms.rewrites.values.invariants import hoisted
 
 
 @command()

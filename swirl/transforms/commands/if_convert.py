@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import cast
 
-from swirl.ir.accesses import reduction_extremum
+from swirl.analysis.accesses import reduction_extremum
+from swirl.analysis.dependences import NotProved, outside
+from swirl.analysis.isl_notation import condition_to_isl
+from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.affine import simplify
-from swirl.ir.deps import NotProved, outside
-from swirl.ir.isl_notation import condition_to_isl
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -29,15 +30,14 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import as_value, name_of, nodes, target_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.bounds import conjunction, conjuncts
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.reductions import UNCHANGED, UNCHANGED_INTEGER, declared_type
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.loops.bounds import conjunction, conjuncts
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
+from swirl.transforms.rewrites.sums.reductions import UNCHANGED, UNCHANGED_INTEGER, declared_type
 
 _NOTE = "asked to become selects"
 _EXTREMES = {"max": "-INFINITY", "min": "INFINITY"}

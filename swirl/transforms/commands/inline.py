@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterator, Mapping
 
-from swirl.ir.accesses import Access
+from swirl.analysis.accesses import Access
+from swirl.analysis.coverage import unwritten_read
+from swirl.analysis.dependences import before
+from swirl.analysis.sets import NotProved, limited, set_of
+from swirl.analysis.statements import Statement, statements
 from swirl.ir.affine import affine, ranges_at, simplify_body
-from swirl.ir.coverage import unwritten_read
-from swirl.ir.deps import before
 from swirl.ir.nest import (
     LocalType,
     Nest,
@@ -25,16 +27,14 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.printing import unparse
-from swirl.ir.sets import NotProved, limited, set_of
-from swirl.ir.statements import Statement, statements
 from swirl.ir.trees import Transformer, children, nodes
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.contraction import vanishing, without_buffer
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import step, tried
 from swirl.transforms.rewrites.sites import taken_names
-from swirl.transforms.rewrites.ways_out import step, tried
+from swirl.transforms.rewrites.storage.contraction import vanishing, without_buffer
 
 INDEX = "index"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from swirl.analysis.accesses import is_empty_array
 from swirl.errors import Refused
-from swirl.ir.accesses import is_empty_array
 from swirl.ir.affine import affine, ranges_at, simplify_body
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import INDEX_CALLS, changed_in, scope_at
@@ -17,14 +17,14 @@ from swirl.ir.trees import changed, declared_in, name_of, nodes, target_of
 from swirl.ir.types import folded
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
-from swirl.transforms.rewrites.bounds import conjunction, conjuncts, equal_to
-from swirl.transforms.rewrites.decided_guards import drop_decided_guards
-from swirl.transforms.rewrites.reductions import UNCHANGED
+from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
+from swirl.transforms.rewrites.checks.ways_out import nest_of, step, tried
+from swirl.transforms.rewrites.loops.bounds import conjunction, conjuncts, equal_to
+from swirl.transforms.rewrites.loops.decided_guards import drop_decided_guards
+from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.references import in_bounds
-from swirl.transforms.rewrites.refusals import WayOut, refuse
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
-from swirl.transforms.rewrites.strips import plain_loop
-from swirl.transforms.rewrites.ways_out import nest_of, step, tried
+from swirl.transforms.rewrites.sums.reductions import UNCHANGED
 
 _NOTE = "asked for its one iteration"
 

@@ -20,13 +20,13 @@ from swirl.ir.trees import Transformer, as_value, changed
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import block_at, rebuilt
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.iterations import Iterations
-from swirl.transforms.rewrites.one_pass_moments import Moments, OnePass, Parts
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.loops.iterations import Iterations
+from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve, taken_names
-from swirl.transforms.rewrites.strips import plain_loop
-from swirl.transforms.rewrites.sum_loops import Sum, sum_of, zeroing
+from swirl.transforms.rewrites.sums.one_pass_moments import Moments, OnePass, Parts
+from swirl.transforms.rewrites.sums.sum_loops import Sum, sum_of, zeroing
 
 NOTE = "asked for moments in one pass"
 TOTAL = "sum of the data"

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from swirl.analysis.dependences import NotProved
+from swirl.analysis.footprints import Span, footprint
+from swirl.analysis.statements import statements_of
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, ranges_at, simplify
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.deps import NotProved
-from swirl.ir.footprint import Span, footprint
 from swirl.ir.hints import is_name
 from swirl.ir.nest import (
     LocalType,
@@ -32,16 +33,15 @@ from swirl.ir.nest import (
     with_inner,
 )
 from swirl.ir.paths import enclosing, replace_at
-from swirl.ir.statements import statements_of
 from swirl.ir.trees import nodes
 from swirl.transforms.arguments import DimensionOrder, LoopName, NestName, ReadBufferName
 from swirl.transforms.command import Assumption, command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.dimensions import memory_order
-from swirl.transforms.rewrites.halo import without_dead_guards
-from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.loops.halo import without_dead_guards
 from swirl.transforms.rewrites.sites import Site, find_loops, inner_name, loop_at, taken_names
+from swirl.transforms.rewrites.storage.dimensions import memory_order
+from swirl.transforms.rewrites.storage.local_arrays import MAX_ELEMENTS
 
 NOTE = "asked to read a copy"
 

@@ -6,19 +6,19 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from swirl.analysis.dependences import Conflict, NotProved, carried
+from swirl.analysis.statements import statements_of
 from swirl.ir.affine import affine
-from swirl.ir.deps import Conflict, NotProved, carried
 from swirl.ir.nest import Program, fresh, kind_of, loop_of, variable_of
 from swirl.ir.paths import at, loops, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.statements import statements_of
 from swirl.transforms.arguments import LoopNameOrNames, NestName, ThreadSchedule
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import check_locals
-from swirl.transforms.rewrites.reductions import NEUTRAL
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import check_locals
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import Trial, nest_of, others, step
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
-from swirl.transforms.rewrites.ways_out import Trial, nest_of, others, step
+from swirl.transforms.rewrites.sums.reductions import NEUTRAL
 
 
 @command()

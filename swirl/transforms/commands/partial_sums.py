@@ -10,7 +10,10 @@ from swirl.ir.paths import replace_at
 from swirl.ir.trees import as_target, nodes
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.reductions import (
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
+from swirl.transforms.rewrites.storage.scalar_replacement import localize_reductions
+from swirl.transforms.rewrites.sums.reductions import (
     accumulation,
     combine,
     declared_type,
@@ -19,9 +22,6 @@ from swirl.transforms.rewrites.reductions import (
     reductions_over,
     retargeted,
 )
-from swirl.transforms.rewrites.refusals import refuse
-from swirl.transforms.rewrites.scalar_replacement import localize_reductions
-from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
 
 NOTE = "asked for partial sums"
 

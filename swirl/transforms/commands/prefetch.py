@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from swirl.analysis.strides import LINE, memory_stride
 from swirl.ir.affine import Ranges, affine, bounds, ranges_at, simplify
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.hints import Prefetch
@@ -28,10 +29,9 @@ from swirl.ir.printing import unparse
 from swirl.ir.trees import declared_in
 from swirl.transforms.arguments import BufferName, CacheLevel, LoopName, NestName, Positive
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import Trial, either, others, step
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, rewrite_each
-from swirl.transforms.rewrites.strides import LINE, memory_stride
-from swirl.transforms.rewrites.ways_out import Trial, either, others, step
 
 NOTE = "asked to prefetch"
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from swirl.analysis.accesses import Access
+from swirl.analysis.dependences import NotProved, carried
+from swirl.analysis.statements import Statement, statements_of
 from swirl.errors import CommandError
-from swirl.ir.accesses import Access
 from swirl.ir.affine import bounds, simplify, simplify_body
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -35,17 +36,16 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import enclosing, loops, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.statements import Statement, statements_of
 from swirl.ir.trees import Transformer, declared_in, nodes
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.filling import fills
-from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS
-from swirl.transforms.rewrites.reductions import NEUTRAL, combine, neutral
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.sites import Site, find_loops, inner_name, loop_at, taken_names
-from swirl.transforms.rewrites.strips import plain_loop
+from swirl.transforms.rewrites.storage.filling import fills
+from swirl.transforms.rewrites.storage.local_arrays import MAX_ELEMENTS
+from swirl.transforms.rewrites.sums.reductions import NEUTRAL, combine, neutral
 
 NOTE = "asked for private copies"
 

@@ -6,26 +6,26 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from swirl.analysis.dependences import NotProved, remapped
+from swirl.analysis.isl_notation import condition_to_isl
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, loop_range, ranges_at, simplify, simplify_body
-from swirl.ir.deps import NotProved, remapped
 from swirl.ir.hints import is_name
-from swirl.ir.isl_notation import condition_to_isl
 from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.bounds import conjunction, conjuncts, restricted
-from swirl.transforms.rewrites.decided_guards import drop_decided_guards
-from swirl.transforms.rewrites.dependence_order import check_order, tagged
-from swirl.transforms.rewrites.nesting import chain_to, conditions_inside, isolate, vars_below
-from swirl.transforms.rewrites.permutation import way_to_nest
-from swirl.transforms.rewrites.refusals import WayOut, refuse
+from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
+from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
+from swirl.transforms.rewrites.checks.ways_out import step
+from swirl.transforms.rewrites.loops.bounds import conjunction, conjuncts, restricted
+from swirl.transforms.rewrites.loops.decided_guards import drop_decided_guards
+from swirl.transforms.rewrites.loops.nesting import chain_to, conditions_inside, isolate, vars_below
+from swirl.transforms.rewrites.loops.permutation import way_to_nest
+from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.sites import LeftAlone, Site, find_loops, loop_at, loop_names, rewrite_each, taken_names
-from swirl.transforms.rewrites.strips import plain_loop
-from swirl.transforms.rewrites.ways_out import step
 
 NOTE = "asked to be reindexed"
 

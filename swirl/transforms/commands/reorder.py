@@ -6,9 +6,9 @@ from swirl.errors import CommandError
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import LoopNames, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.permutation import nests_with, permuted
+from swirl.transforms.rewrites.checks.ways_out import step
+from swirl.transforms.rewrites.loops.permutation import nests_with, permuted
 from swirl.transforms.rewrites.sites import LeftAlone, resolve
-from swirl.transforms.rewrites.ways_out import step
 
 
 @command()

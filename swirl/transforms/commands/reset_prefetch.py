@@ -5,8 +5,8 @@ from __future__ import annotations
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.without_hints import without_prefetches
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.storage.without_hints import without_prefetches
 
 
 @command()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 
+from swirl.analysis.dependences import NotProved, carried
 from swirl.ir.affine import ranges_at, simplify, simplify_body
-from swirl.ir.deps import NotProved, carried
 from swirl.ir.nest import Loop, Program, expr, loop_of, substitute, with_inner
 from swirl.ir.paths import replace_at
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import nest_of, step, tried
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
-from swirl.transforms.rewrites.ways_out import nest_of, step, tried
 
 
 # --- reverse --------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import ast
 from dataclasses import replace
 from math import prod
 
+from swirl.analysis.dependences import Conflict, find
+from swirl.analysis.statements import statements_of
 from swirl.errors import CommandError, Refused
 from swirl.ir.affine import simplify_body
-from swirl.ir.deps import Conflict, find
 from swirl.ir.nest import (
     LocalType,
     Loop,
@@ -25,14 +26,13 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path, at, loops, replace_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.statements import statements_of
 from swirl.transforms.arguments import LocalNames, LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.local_arrays import MAX_ELEMENTS, ExpandedLocal, declarations, no_local
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import step, tried
 from swirl.transforms.rewrites.sites import resolve, taken_names
-from swirl.transforms.rewrites.ways_out import step, tried
+from swirl.transforms.rewrites.storage.local_arrays import MAX_ELEMENTS, ExpandedLocal, declarations, no_local
 
 _NOTE = "asked for one element an iteration"
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 
+from swirl.analysis.accesses import parsed
 from swirl.errors import Refused
-from swirl.ir.accesses import parsed
 from swirl.ir.nest import Program, names_in, references, variable_of
 from swirl.ir.paths import at, walk
 from swirl.ir.printing import unparse
 from swirl.transforms.arguments import BufferName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.candidates import obstacle
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.refusals import refuse
-from swirl.transforms.rewrites.scalar_replacement import replaced
-from swirl.transforms.rewrites.ways_out import Trial, step
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import Trial, step
+from swirl.transforms.rewrites.storage.candidates import obstacle
+from swirl.transforms.rewrites.storage.scalar_replacement import replaced
 
 
 @command()

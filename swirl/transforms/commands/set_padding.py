@@ -6,8 +6,8 @@ from swirl.errors import CommandError
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import BufferName, Padding
 from swirl.transforms.command import Assumption, command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.halo import without_dead_guards
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.loops.halo import without_dead_guards
 
 
 @command(assumes=Assumption("what is multiplied with zeros beyond a border is finite"), lays_out=True)

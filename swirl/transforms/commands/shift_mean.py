@@ -10,8 +10,8 @@ from swirl.ir.trees import as_target, changed, name_of
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.blocks import rebuilt
-from swirl.transforms.rewrites.mean_sums import mean_of
 from swirl.transforms.rewrites.sites import Site, rewrite_each, taken_names
+from swirl.transforms.rewrites.sums.mean_sums import mean_of
 
 NOTE = "asked to add up differences"
 

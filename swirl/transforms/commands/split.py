@@ -11,11 +11,11 @@ from swirl.ir.nest import Program, constant, loop_of, variable_of
 from swirl.ir.paths import enclosing
 from swirl.transforms.arguments import Cuts, LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import Step, nest_of, step, tried
+from swirl.transforms.rewrites.loops.strips import plain_loop
+from swirl.transforms.rewrites.loops.tile_sizes import cut
 from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
-from swirl.transforms.rewrites.strips import plain_loop
-from swirl.transforms.rewrites.tile_sizes import cut
-from swirl.transforms.rewrites.ways_out import Step, nest_of, step, tried
 
 
 @command()

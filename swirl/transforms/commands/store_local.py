@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 from math import prod
 
+from swirl.analysis.integers import LARGEST
 from swirl.errors import CommandError
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
-from swirl.ir.integers import LARGEST
 from swirl.ir.nest import Loop, Program, fresh, local_type, loop_of, make_nest, variable_of
 from swirl.ir.paths import Path, at, loops
 from swirl.ir.printing import unparse
 from swirl.transforms.arguments import LocalNames, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.local_arrays import ExpandedLocal, declarations, no_local
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.sites import taken_names
+from swirl.transforms.rewrites.storage.local_arrays import ExpandedLocal, declarations, no_local
 
 _NOTE = "asked for one element an iteration"
 

@@ -6,22 +6,22 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from swirl.analysis.accesses import Access
+from swirl.analysis.dependences import Conflict, NotProved, before, find
+from swirl.analysis.statements import Statement, statements_of
+from swirl.analysis.strides import memory_stride
 from swirl.errors import CommandError
-from swirl.ir.accesses import Access
 from swirl.ir.affine import ranges_at
-from swirl.ir.deps import Conflict, NotProved, before, find
 from swirl.ir.hints import stored_value
 from swirl.ir.hints import stream as past_caches
 from swirl.ir.nest import Nest, Program, kind_of, subscripts, variable_of
 from swirl.ir.paths import at, edit_at, enclosing
-from swirl.ir.statements import Statement, statements_of
 from swirl.transforms.arguments import BufferName, LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.refusals import refuse
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.checks.refusals import refuse
+from swirl.transforms.rewrites.checks.ways_out import step, tried
 from swirl.transforms.rewrites.sites import find_loops
-from swirl.transforms.rewrites.strides import memory_stride
-from swirl.transforms.rewrites.ways_out import step, tried
 
 NOTE = "asked to be stored past the caches"
 

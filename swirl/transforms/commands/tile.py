@@ -8,9 +8,9 @@ from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
 from swirl.transforms.arguments import BufferName, Dimension, Positive
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import check_size
+from swirl.transforms.rewrites.checks.checked import check_size
+from swirl.transforms.rewrites.loops.tiling import tiled
 from swirl.transforms.rewrites.sites import find_loops, loop_at
-from swirl.transforms.rewrites.tiling import tiled
 
 
 @command(lays_out=True)

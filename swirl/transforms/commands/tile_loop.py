@@ -5,7 +5,7 @@ from __future__ import annotations
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import Factors, LoopName, NestName, Tail
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.tiling import tiled
+from swirl.transforms.rewrites.loops.tiling import tiled
 
 
 @command()

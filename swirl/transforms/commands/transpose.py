@@ -6,7 +6,7 @@ from swirl.errors import CommandError
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import BufferName, Dimension, DimensionOrder
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.dimensions import buffer_dim, memory_order
+from swirl.transforms.rewrites.storage.dimensions import buffer_dim, memory_order
 
 
 @command(lays_out=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swirl.ir.nest import Program
 from swirl.transforms.arguments import Factors, LoopName, NestName, ZeroOrOne
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.copies import unrolled
+from swirl.transforms.rewrites.loops.copies import unrolled
 
 
 @command()

@@ -6,27 +6,27 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from swirl.analysis.dependences import NotProved
+from swirl.analysis.statements import outer_locals, statements_of
+from swirl.analysis.strides import memory_stride
 from swirl.errors import Refused
 from swirl.ir.affine import ranges_at
-from swirl.ir.deps import NotProved
 from swirl.ir.hints import prefetches
 from swirl.ir.nest import Nest, Program, constant, kind_of, loop_of, names_in, references, subscripts, variable_of
 from swirl.ir.paths import Path, at, loops
 from swirl.ir.printing import unparse
-from swirl.ir.statements import outer_locals, statements_of
 from swirl.ir.trees import declared_in, nodes
 from swirl.transforms.arguments import Gather, Lanes, LoopName, NestName
 from swirl.transforms.command import command
-from swirl.transforms.rewrites.checked import lane_conflict
-from swirl.transforms.rewrites.reductions import with_partials
-from swirl.transforms.rewrites.refusals import WayOut, in_current, refuse
-from swirl.transforms.rewrites.scalar_replacement import localize_reductions, localize_winners
-from swirl.transforms.rewrites.sink import sink
+from swirl.transforms.rewrites.checks.checked import lane_conflict
+from swirl.transforms.rewrites.checks.refusals import WayOut, in_current, refuse
+from swirl.transforms.rewrites.checks.ways_out import Step, Trial, either, middle, nest_of, others, step, tried
+from swirl.transforms.rewrites.loops.sink import sink
+from swirl.transforms.rewrites.loops.strips import strip
 from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, rewrite_each, taken_names
-from swirl.transforms.rewrites.strides import memory_stride
-from swirl.transforms.rewrites.strips import strip
-from swirl.transforms.rewrites.ways_out import Step, Trial, either, middle, nest_of, others, step, tried
-from swirl.transforms.rewrites.winners import winners_over, with_lane_winners, with_named_conditions
+from swirl.transforms.rewrites.storage.scalar_replacement import localize_reductions, localize_winners
+from swirl.transforms.rewrites.sums.argmax_lanes import winners_over, with_lane_winners, with_named_conditions
+from swirl.transforms.rewrites.sums.reductions import with_partials
 
 
 @command()

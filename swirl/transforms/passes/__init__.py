@@ -1,1 +1,1 @@
-"""The automatic passes, in the order of :mod:`swirl.pipeline`: program in, program out."""
+"""The automatic passes, in the order of :mod:`swirl.schedule.pipeline`: program in, program out."""

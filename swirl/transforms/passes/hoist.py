@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from swirl.ir.nest import Program
 from swirl.ir.types import explicit
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.invariants import hoisted
-from swirl.transforms.rewrites.reciprocals import shared_reciprocals
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.values.invariants import hoisted
+from swirl.transforms.rewrites.values.reciprocals import shared_reciprocals
 
 
 def hoist(program: Program) -> Program:

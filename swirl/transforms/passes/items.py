@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from swirl.analysis.items import ItemLoop, NestItems, least, program_items
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import FORMULA, ITEMS, NotUniform, capacity
-from swirl.ir.items import ItemLoop, NestItems, least, program_items
 from swirl.ir.nest import Loop, Program, clones, constant, fresh, loop_of, make_nest
 from swirl.ir.validate import validate
 from swirl.transforms.rewrites.sites import taken_names
@@ -28,11 +28,12 @@ def bound_items(program: Program) -> Program:
                 z[b * 4 + u] = x[b * 4 + u]              z[b * 4 + u] = x[b * 4 + u]
 
     Which loops are over items follows from the subscripts of what has elements for each of them
-    (:mod:`swirl.ir.items`). A loop ends with the last item that exists. Copies of an unrolled loop, and lanes, are all
-    computed, those of items that do not exist into elements that nothing reads; but where they add to a sum over the
-    batch, or have data as subscripts, each copy has a condition, and a vector ends with the last item. Chunks of items
-    stay those of a whole batch, so what is computed of an item does not depend on how many there are. Where that cannot
-    be shown the program stays as it is, and says why (``Program.fixed``): it is right for whole batches alone.
+    (:mod:`swirl.analysis.items`). A loop ends with the last item that exists. Copies of an unrolled loop, and lanes,
+    are all computed, those of items that do not exist into elements that nothing reads; but where they add to a sum
+    over the batch, or have data as subscripts, each copy has a condition, and a vector ends with the last item. Chunks
+    of items stay those of a whole batch, so what is computed of an item does not depend on how many there are. Where
+    that cannot be shown the program stays as it is, and says why (``Program.fixed``): it is right for whole batches
+    alone.
     """
     if program.fixed:
         return program

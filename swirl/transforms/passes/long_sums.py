@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from swirl.analysis.trips import most_terms, trips
 from swirl.ir.affine import ranges_at, simplify, simplify_body
 from swirl.ir.names import Named, scope_at, stored_in
 from swirl.ir.nest import (
@@ -32,11 +33,10 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_target, references, statements_in
-from swirl.ir.trips import most_terms, trips
 from swirl.ir.validate import vector_lanes
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.reductions import Reduction, accumulation, combine, only_accumulated, retargeted
+from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.sites import taken_names
+from swirl.transforms.rewrites.sums.reductions import Reduction, accumulation, combine, only_accumulated, retargeted
 
 LONG = 1280
 """Additions that each term of a sum may go through. A float32 sum of positive terms then keeps four digits, whatever

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from swirl.ir.nest import Program
 from swirl.ir.types import explicit
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.scalar_replacement import replaced
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.storage.scalar_replacement import replaced
 
 
 def scalar_replace(program: Program) -> Program:

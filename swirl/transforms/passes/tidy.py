@@ -7,9 +7,9 @@ import ast
 from swirl.ir.affine import simplify_body
 from swirl.ir.nest import Program, loop_of, substitute
 from swirl.ir.types import explicit
-from swirl.transforms.rewrites.bounds import tighten
-from swirl.transforms.rewrites.checked import checked
-from swirl.transforms.rewrites.decided_guards import drop_decided_guards
+from swirl.transforms.rewrites.checks.checked import checked
+from swirl.transforms.rewrites.loops.bounds import tighten
+from swirl.transforms.rewrites.loops.decided_guards import drop_decided_guards
 
 
 def tidy(program: Program) -> Program:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from swirl.analysis.statements import local_uses
 from swirl.ir.affine import bounds, constant, loop_range, simplify_body
 from swirl.ir.nest import Loop, Program, declare, local_type, loop_of, names_in, subscripts, substitute
 from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
-from swirl.ir.statements import local_uses
-from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.checks.checked import checked
 
 
 def whole_vectors(program: Program) -> Program:

@@ -11,7 +11,7 @@ from swirl.errors import CommandError, ValidationError, nearest
 from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.trees import changed, declared_in
-from swirl.transforms.rewrites.checked import checked
+from swirl.transforms.rewrites.checks.checked import checked
 
 
 # --- finding loops --------------------------------------------------------------------------------------

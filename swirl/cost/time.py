@@ -1,0 +1,136 @@
+"""What a loop nest asks of a processor, by a simple model: the instructions that it issues
+(:mod:`swirl.cost.instruction_counts`), the bytes that come into each cache (:mod:`swirl.cost.traffic`), and how long a
+machine of known rates needs for that.
+
+The model of Georganas et al. (*Anatomy of high-performance deep learning convolutions on SIMD architectures*, SC 2018,
+sections II-B and II-D) in short: the slowest part takes the time. No latencies and no prefetches; the caches of several
+cores count as one. What it leaves out is what a measurement beside it shows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swirl.analysis.work import program_work
+from swirl.cost.instruction_counts import issued, lanes_of, share
+from swirl.cost.traffic import into, loop_bytes, moved, streamed_in
+from swirl.ir.item_numbers import whole_batch
+from swirl.ir.names import apart
+from swirl.ir.nest import Nest, Program, loop_of
+from swirl.ir.paths import loops
+from swirl.target.targets import Target
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a machine can do at the best, all threads together; see :class:`swirl.measure.rates.Limits`.
+
+    Args:
+        peak: floating-point operations a second, multiply-adds counting two.
+        level2, level3, memory: bytes a second that are read from the level-2 caches, from the level-3 cache, and from
+            memory.
+    """
+
+    peak: float
+    level2: float
+    level3: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one run of a loop nest asks for.
+
+    Args:
+        multiply_adds: of whole vectors, or operations that take as long.
+        loads, stores: vectors and broadcasts that are loaded, vectors that are stored.
+        lanes: share of the vectors' lanes whose operations are wanted; where there are none, whose elements are.
+        level1, level2: bytes that come into these caches, as if all threads had one: what several of them read comes
+            into each, and counts once.
+        memory: bytes that are touched, each counted once; what is written counts twice, unless it passes the caches.
+        shares: iterations that threads share; 1 where one thread does all, 0 where their number is not known.
+    """
+
+    multiply_adds: int
+    loads: int
+    stores: int
+    lanes: float
+    level1: int
+    level2: int
+    memory: int
+    shares: int
+
+    @property
+    def products_a_load(self) -> float:
+        """Multiply-adds for each load."""
+        return self.multiply_adds / self.loads if self.loads else 0.0
+
+    def parts(self, rates: Rates, target: Target, threads: int, held: int) -> dict[str, float]:
+        """Seconds that each part takes alone.
+
+        Args:
+            rates: of the machine with that many threads.
+            target: what the nest is made for: two vectors are multiplied and added, or loaded, in the time that one is
+                stored.
+            threads: that run it.
+            held: bytes of the level-3 cache: what is not larger comes from there, not from memory.
+        """
+        uneven = (
+            threads if self.shares == 1 else -(-self.shares // threads) * threads / self.shares if self.shares else 1
+        )
+        issued = rates.peak / (2 * target.simd_width)
+        from_memory = self.memory if self.memory > held else 0
+        again = max(0, self.level2 - self.memory) if from_memory else self.level2
+        seconds = {
+            "multiply-adds": self.multiply_adds / issued,
+            "loads": self.loads / issued,
+            "stores": 2 * self.stores / issued,
+            "level 2": self.level1 / rates.level2,
+            "memory" if from_memory else "level 3": from_memory / rates.memory + again / rates.level3,
+        }
+        own = ("multiply-adds", "loads", "stores", "level 2")  # the others are of all cores together
+        return {part: time * (uneven if part in own else 1) for part, time in seconds.items()}
+
+
+def demand(program: Program, target: Target) -> Demand:
+    """What a finished program asks for, for a whole batch: of one that :func:`swirl.ir.separate.separate` has taken
+    apart, a loop nest."""
+    program = whole_batch(program)
+    nests = [apart(nest) for nest in program.nests]
+    found = [issued(nest, program.buffers, lanes_of(nest, program.buffers, target)) for nest in nests]
+    whole = program_work(program)
+    past = {name for nest in nests for name in streamed_in(nest)}
+    inside = [loop_bytes(nest, program.buffers) for nest in nests]
+    least = moved(whole.touched, past)
+
+    def moved_into(size: int) -> int:
+        return least if whole.bytes <= size else max(least, sum(into(each, past, size) for each in inside))
+
+    return Demand(
+        multiply_adds=sum(each.multiply_adds for each in found),
+        loads=sum(each.loads for each in found),
+        stores=sum(each.stores for each in found),
+        lanes=share([each.computed for each in found]) or share([each.stored for each in found]) or 1.0,
+        level1=moved_into(target.l1_bytes),
+        level2=moved_into(target.l2_bytes),
+        memory=least,
+        shares=_shares(nests),
+    )
+
+
+def _shares(nests: Sequence[Nest]) -> int:
+    """Iterations that the threads share in the nest that has fewest."""
+    return min((_shared(nest.body) for nest in nests), default=1)
+
+
+def _shared(body: Sequence[ast.stmt]) -> int:
+    """Those of the parallel loops that are directly in each other; 1 without such loops, 0 where the number is not
+    constant."""
+    found = next((node for _, node in loops(list(body)) if loop_of(node).kind == "parallel"), None)
+    if found is None:
+        return 1
+    extent = loop_of(found).extent or 0
+    directly = len(found.body) == 1 and isinstance(found.body[0], ast.For) and loop_of(found.body[0]).kind == "parallel"
+    return extent * _shared(found.body) if directly else extent

@@ -1,0 +1,1 @@
+"""Running kernels: threads, and memory for buffers."""

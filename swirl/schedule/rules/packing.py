@@ -1,0 +1,235 @@
+"""Contractions as products of matrices: operands that are copied so that lanes run along results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
+from math import prod
+
+from swirl.analysis.accesses import Access
+from swirl.analysis.loop_facts import Contraction, LoopFacts, contractions, facts, moves, perfect_chain, stride
+from swirl.analysis.statements import statements_of
+from swirl.analysis.trips import trips
+from swirl.ir.nest import names_in
+from swirl.schedule.rules.blocking import COPIED, LONG_SUM, chain_of
+from swirl.schedule.rules.panels import READ_MANY_TIMES, Panels, in_panels
+from swirl.schedule.rules.prefetch_and_stream import PAGE
+from swirl.schedule.rules.product import Product, collide, innermost, trips_of
+from swirl.schedule.rules.trials import Step, Trials, one_by_one, step
+
+READ_OFTEN = 32
+"""Reads of each element that make up for copying it."""
+PAGES = 64
+"""Pages whose addresses a processor has at hand, at the least."""
+FULL = 0.85
+"""Share of the lanes that have elements, from which on a copy for them pays."""
+
+
+def pack(trials: Trials) -> None:
+    """Copy operands of products that are read again and again in an order that memory does not have."""
+    pack_short_sums(trials)
+    pack_rows_apart(trials)
+
+
+# --- short sums ---------------------------------------------------------------------------------------------
+def pack_short_sums(trials: Trials) -> None:
+    """Of short sums, the operand that keeps lanes from running along results is copied, in rows along these: lanes
+    along the terms would have to be added up."""
+    targets = one_by_one(lambda: _products(trials), lambda found: found.target.text)  # a copy moves statements
+    for found in targets:
+        buffers, width = trials.program.buffers, trials.target.simd_width
+        trips = trips_of(trials)
+        if any(trips.get(var, 1) >= LONG_SUM * width and not _far(trials, found, var) for var in found.sums):
+            continue
+        along = [var for var in found.results if stride(found.target, var, found.statement, buffers) == 1]
+        rows = [var for var in along if trips.get(var, 1) >= width]
+        if all(_far(trials, found, var) for var in rows):
+            any(_packed(trials, found, var) for var in sorted(rows, key=lambda var: -trips[var]))
+
+
+def _products(trials: Trials) -> list[Contraction]:
+    """The contractions of the nest that add to arrays."""
+    buffers = trials.program.buffers
+    return [found for found in contractions(trials.nests[0], buffers) if found.target.name in buffers]
+
+
+def _far(trials: Trials, found: Contraction, var: str) -> list[Access]:
+    """The operands of a contraction that do not move to the next element along a loop."""
+    buffers = trials.program.buffers
+    return [a for a in found.operands if stride(a, var, found.statement, buffers) not in (0, 1)]
+
+
+def _packed(trials: Trials, found: Contraction, var: str) -> bool:
+    """Whether the operand that is far along a loop has been copied, in the innermost loop around it that reads the copy
+    often."""
+    access, *others = _far(trials, found, var)
+    buffer, moved = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
+    if others or buffer is None or moved.count(True) != 1:
+        return False
+    order = innermost(buffer, access, var)
+    first, trial = _rowinnermost(trials, found, var), trials.scratch()
+    if first and not trial.together(first):
+        return False
+    loop, reads = next(_read_often(trial, found, access, var), (None, 0))
+    why = f"rows along {var}, each element read {reads} times"
+    return loop is not None and trials.together([*first, step(why, "pack", access.name, at=loop.var, order=order)])
+
+
+def _read_often(trials: Trials, found: Contraction, access: Access, var: str) -> Iterator[tuple[LoopFacts, int]]:
+    """The loops around one over the results, innermost first, in whose iterations an operand is read often from what
+    stays near, with how often."""
+    every = facts(trials.nests[0], trials.program.buffers)
+    around = [loop for loop in every if found.statement.path[: loop.depth] == loop.path]
+    own = {name for index in access.own for name in names_in(index)}
+    for loop in reversed(list(takewhile(lambda loop: loop.var != var, around))):
+        reads = prod(inner.trips for inner in around if loop.contains(inner) and inner.var not in own)
+        readers = {use.statement.path for use in loop.uses if use.access.name == access.name}
+        if readers == {found.statement.path} and reads >= READ_OFTEN and loop.fits(access.name, COPIED):
+            yield loop, reads
+
+
+def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
+    """What makes a loop the innermost of those over the results, where these are directly nested."""
+    names = chain_of(trials, found)
+    results = [name for name in names if name in found.results]
+    if var not in results or results[-1] == var:
+        return []
+    wanted = [*(name for name in results if name != var), var, *(name for name in names if name in found.sums)]
+    return [step(f"{var} is the innermost of the results", "reorder", wanted)]
+
+
+# --- rows that are far apart ----------------------------------------------------------------------------------
+def pack_rows_apart(trials: Trials) -> None:
+    """Operands whose rows, a power of two apart, take each other's place in the level-1 cache, or are on many pages,
+    are copied, where they are read often."""
+    for found, access, var in one_by_one(lambda: _rows_apart(trials), lambda of: of[1].text):
+        for loop, reads in _read_often(trials, found, access, var):
+            if _far_apart(trials, found, access, loop):
+                why = f"its rows are far apart, each element is read {reads} times"
+                order = innermost(trials.program.buffers[access.name], access, var)
+                options = {} if order == sorted(order) else {"order": order}
+                trials.apply(why, "pack", access.name, at=loop.var, **options)
+                break
+
+
+def _far_apart(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
+    """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, or on
+    too many pages; and will be closer in a copy."""
+    buffer = trials.program.buffers[access.name]
+    for terms in (inner for inner in found.statement.loops if inner.var in found.sums):
+        rows = trips(terms, found.statement.ranges)
+        apart = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
+        inside = found.statement.variables().index(terms.var) > found.statement.variables().index(loop.var)
+        costs = collide(rows, apart, trials.target) or (rows >= PAGES and apart >= PAGE)
+        if inside and costs and loop.fits(access.name, rows * apart - 1):
+            return True
+    return False
+
+
+def _rows_apart(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
+    """The operands of products that are contiguous along a loop over the results, with that loop."""
+    buffers = trials.program.buffers
+    for found in _products(trials):
+        for access in found.operands:
+            for var in found.results:
+                if access.name in buffers and stride(access, var, found.statement, buffers) == 1:
+                    yield found, access, var
+
+
+# --- whole operands -----------------------------------------------------------------------------------------
+def join_rows(trials: Trials) -> None:
+    """Directly nested loops over results along which the same operands move become one, over the rows of a matrix."""
+    for pair in one_by_one(lambda: _rows(trials), lambda pair: pair):
+        trials.apply("rows of one matrix", "flatten", list(pair))
+
+
+def _rows(trials: Trials) -> Iterator[tuple[str, str]]:
+    for found in _products(trials):
+        for pair in pairwise(found.statement.variables()):
+            moved = [[moves(access, var) for access in found.operands] for var in pair]
+            if set(pair) <= set(found.read_again) and moved[0] == moved[1]:
+                yield pair
+
+
+def turn(trials: Trials) -> bool:
+    """Of a sum of products, along whose terms both operands are contiguous, one is copied with its results innermost:
+    the smaller one of a long sum, where the other one does not stay in the level-2 cache; of a short sum the one that
+    moves along the rows of the results.
+
+    Lanes along the terms load a vector for each row of a register tile, and are added up in the end; lanes along
+    results load one element for each row of the other operand.
+
+    Where neither of them is, the one that does not move along the lanes is copied with its terms innermost: it is read
+    from one end to the other, for each panel of the other one.
+
+    Returns:
+        whether it was: the nest of the copy is then where that of the products was, which follows.
+    """
+    for found in _products(trials):
+        product = Product.of(trials, found)
+        if product is not None and any(_turned(trials, product, var) for var in product.again):
+            return True
+    return False
+
+
+def _turned(trials: Trials, product: Product, var: str) -> bool:
+    """Whether the operand that moves along a loop over results has been turned."""
+    found = product.found
+    own, beside = product.moving(var), product.moving(product.other(var))
+    if len(own) != 1 or len(beside) != 1 or own[0].name not in trials.program.buffers:
+        return False
+    along = [product.stride(access, product.terms) == 1 for access in (*own, *beside)]
+    if all(along):
+        why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
+        pays = _lanes_pay(product, var) and in_panels(trials, found) is None and _read_once(trials, own[0])
+        return pays and _turn(trials, product, own[0], var, why)
+    if not any(along):
+        why = f"rows along {product.terms}: it passes by for each panel of {beside[0].name}"
+        return _panels_pay(product, var) and _turn(trials, product, own[0], product.terms, why)
+    return False
+
+
+def _lanes_pay(product: Product, var: str) -> bool:
+    """Whether lanes along a loop over results pay for a copy, where both operands are contiguous along the terms."""
+    found, target, other = product.found, product.target, product.other(var)
+    if product.trips[other] < READ_OFTEN:
+        return False
+    if product.trips[product.terms] <= LONG_SUM * target.simd_width:  # lanes that are added up cost as much as the sum
+        pays = product.stride(found.target, var) == 1 and product.trips[other] >= READ_MANY_TIMES
+    else:
+        own, beside = product.moving(var), product.moving(other)
+        pays = product.bytes_of(*beside) > max(target.l2_bytes, product.bytes_of(*own))
+    lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
+    return pays and lanes > target.simd_width and product.trips[var] >= FULL * lanes
+
+
+def _panels_pay(product: Product, rows: str) -> bool:
+    """Whether panels pay for a copy of the operand that moves along the rows of the results."""
+    panels = Panels.of(product.trials, product.found)
+    if panels is None or panels.row == rows or product.trips[panels.row] < READ_MANY_TIMES:
+        return False
+    return product.trips[product.terms] >= LONG_SUM and panels.blocking() is not None
+
+
+def _read_once(trials: Trials, access: Access) -> bool:
+    """Whether one statement alone reads an operand: what else does may want its rows as they are."""
+    known = (s for nest in trials.program.nests for s in statements_of(nest))
+    return sum(a.name == access.name for s in known for a in s.accesses) == 1
+
+
+def _turn(trials: Trials, product: Product, access: Access, var: str, why: str) -> bool:
+    """Copy an operand with a loop's elements innermost, in the nest before the products'."""
+    name, moved = access.name, [var in names_in(index) for index in access.own]
+    if moved.count(True) != 1:
+        return False
+    trial = trials.scratch()
+    if not trial.apply(why, "pack", name):
+        return False
+    (copied,) = trial.program.buffers.keys() - trials.program.buffers.keys()
+    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
+    if not trial.together([step(why, "transpose", copied, order=order)]):
+        return False
+    trials.accept(trial)
+    loops = [loop.var for loop in perfect_chain(trials.nests[0])]
+    trials.apply("in the order of the copy's elements", "reorder", [loops[dim] for dim in order])
+    return True

@@ -1,0 +1,1 @@
+"""Whether a rewrite is right, and what a refusal says."""

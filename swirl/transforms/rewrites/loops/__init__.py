@@ -1,0 +1,1 @@
+"""Loops cut, joined, reordered, and their bounds."""

@@ -1,0 +1,1 @@
+"""Arrays and locals: what lives where."""

@@ -1,0 +1,1 @@
+"""Reductions: partial results, means, the place of a greatest or least value."""
