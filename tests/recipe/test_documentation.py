@@ -46,7 +46,7 @@ def test_the_page_is_up_to_date(name: str, filled: Callable[[str], str]) -> None
 
 def test_the_methods_are_up_to_date() -> None:
     """If not: `python docs/refresh.py command_methods`."""
-    written = DOCS.parent / "swirl" / "command_methods.py"
+    written = DOCS.parent / "swirl" / "schedule" / "command_methods.py"
     assert methods.filled() == written.read_text(encoding="utf-8")
 
 
