@@ -59,8 +59,8 @@ def long_sums(program: Program, long: int = LONG, part: int = PART) -> Program:
                                                     s_part += x[n_outer * 250 + n]
                                                 s += s_part
 
-    Sums of lanes and copies keep their arrays. A sum that is used meanwhile, or whose loops have bounds of which nothing
-    is known, stays as it is.
+    Sums of lanes and copies keep their arrays. A sum that is used meanwhile, or whose loops have bounds that depend on
+    data, stays as it is.
 
     Args:
         program: after its recipe.
@@ -224,8 +224,8 @@ def _with_part(program: Program, nest: Nest, chain: _Chain, path: Path) -> Nest 
 
 
 def _moving(node: ast.For, chain: _Chain) -> list[tuple[Loop, int]] | None:
-    """The loops inside of ``node`` that the target moves with, a loop over lanes last, and their numbers of iterations.
-    None where they differ around additions, by more than their ends, or depend on more than the loops around ``node``."""
+    """The loops inside of ``node`` that the target moves with, a loop over lanes last, and their numbers of iterations;
+    None where they differ between additions by more than their ends, or depend on more than what is around ``node``."""
     names = names_in(chain.reduction.target)
     every: dict[tuple[str, ...], list[list[Loop]]] = {}
     for around in _around_additions(node.body, chain.reduction, ()):
