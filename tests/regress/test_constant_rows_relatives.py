@@ -202,7 +202,7 @@ def test_layer_norm(batch: int, shape: tuple[int, ...], target: int, threads: in
 
 @pytest.mark.parametrize(
     ("batch", "shape", "target", "threads", "items"),
-    [(7, (13, 5, 9), 0, 2, 7), (37, (19,), 1, 1, 37), (4, (16, 8, 8), 2, 1, 3), (6, (32, 14, 14), 0, 2, 6)],
+    [(7, (13, 5, 9), 0, 2, 7), (37, (19,), 1, 1, 37), (4, (16, 8, 8), 2, 1, 3)],
 )
 def test_batch_norm(batch: int, shape: tuple[int, ...], target: int, threads: int, items: int) -> None:
     """Of the channels; running statistics, and inference by them; fewer items than the net has.
@@ -252,7 +252,6 @@ def test_batch_norm(batch: int, shape: tuple[int, ...], target: int, threads: in
     ("make", "groups", "shape", "target", "threads"),
     [
         (lambda net, source: GroupNormLayer(net, source, 3), 3, (9, 5, 7), 1, 2),
-        (lambda net, source: GroupNormLayer(net, source, 4), 4, (32, 13, 16), 0, 1),
         (InstanceNormLayer, 6, (6, 11, 17), 2, 1),
         (InstanceNormLayer, 13, (13, 1, 1), 0, 2),
     ],
@@ -275,7 +274,7 @@ def test_group_and_instance_norm(
     norm.check("value", got.layer.get_value().reshape(-1, length))
 
 
-@pytest.mark.parametrize("target", [0, 1, 2])
+@pytest.mark.parametrize("target", [0, 1])
 def test_response_norm(target: int) -> None:
     """Pixels whose channels are constant. The gradient is a difference of terms: the bound is of their size."""
     n, alpha, beta, k = 5, 0.5, 0.75, 2.0
@@ -292,7 +291,7 @@ def test_response_norm(target: int) -> None:
     assert_within(got.data[0].get_grad(), g * s**-beta - through, bound, "grad")
 
 
-@pytest.mark.parametrize(("target", "threads"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("target", "threads"), [(0, 2)])
 def test_chains_whose_rows_are_their_biases(target: int, threads: int) -> None:
     """Convolution of zeros, batch norm, ReLU: each channel is its bias. The same of a fully connected layer and layer
     norm. What is normalised is 0, exactly up to the roundings of one product."""
@@ -343,7 +342,7 @@ class AddAndNorm(Ensemble):
                 value[n, f] = (first[n, f] + second[n, f] - mean) / sqrt(var / F + 1e-5)
 
 
-@pytest.mark.parametrize(("length", "target", "threads"), [(257, 0, 2), (31, 1, 1)])
+@pytest.mark.parametrize(("length", "target", "threads"), [(257, 1, 2)])
 def test_own_norm_of_a_sum(length: int, target: int, threads: int) -> None:
     """The sources are whole multiples of 2^-4, so that their sums are exact: the rows are what they are."""
     total = np.stack([np.full(length, c) for c in (1000.0625, 1e4, 0.0, -77777.75)])
@@ -505,7 +504,6 @@ VECTORS = {
         ("unbiased", 12, 1001, 0, 2),
         ("unbiased", 13, 5, 2, 1),
         ("windows", 12, LENGTH, 1, 1),
-        ("helped", 12, 333, 0, 2),
         ("helped", 13, 33, 2, 1),
         ("kept total", 12, 129, 1, 2),
     ],
@@ -524,7 +522,7 @@ def test_own_norms_of_vectors(kind: str, batch: int, length: int, target: int, t
     norm.check("value", got.layer.get_value())
 
 
-@pytest.mark.parametrize(("shape", "target", "threads"), [((65, 3, 4), 0, 2), ((7, 5, 16), 1, 1)])
+@pytest.mark.parametrize(("shape", "target", "threads"), [((65, 3, 4), 0, 2)])
 def test_own_norm_of_channels(shape: tuple[int, ...], target: int, threads: int) -> None:
     channels, pixels = shape[0], shape[1] * shape[2]
 

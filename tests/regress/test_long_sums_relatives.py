@@ -161,7 +161,7 @@ def test_gradient_of_a_gate() -> None:
 
 
 # --- values ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("target", [0, 2])
+@pytest.mark.parametrize("target", [2])
 def test_global_mean_pooling(target: int) -> None:
     net, data, layer = compiled(1, (2, 2048, 1024), GlobalMeanPoolingLayer, target, threads=2)
     for kind, x in patterns((1, 2, 2048, 1024)):
@@ -306,7 +306,7 @@ class Distance(Ensemble):
             value[n, 1] = distance
 
 
-@pytest.mark.parametrize("target", [0, 1])
+@pytest.mark.parametrize("target", [0])
 def test_products_of_long_vectors(target: int) -> None:
     net = Net(1, seed=1)
     first, second = MemoryDataLayer(net, (TERMS // 2,)), MemoryDataLayer(net, (TERMS // 2,))
