@@ -224,6 +224,8 @@ class Types:
         match node:
             case ast.Assign([target], value):
                 new = ast.Assign([target], self.cast(value, self.of(target)))
+                if is_float(self.of(target)):
+                    new = _as_update(target, new.value) or new
             case ast.AugAssign(target, operation, value):
                 dtype = self.of(target)
                 if dtype == "bool" or (dtype == "int32" and isinstance(operation, ast.Div)):
@@ -247,6 +249,19 @@ class Types:
             case _:
                 return node
         return ast.copy_location(new, node)
+
+
+def _as_update(target: ast.expr, value: ast.expr) -> ast.AugAssign | None:
+    """``t = t + e``, ``t = e + t`` and ``t = t - e`` as ``t += e`` and ``t -= e``, where ``e`` does not read ``t``: the
+    same bits, and sums are found however they are written. None where it is something else."""
+    match value:
+        case ast.BinOp(left, ast.Add() | ast.Sub() as operation, right):
+            if isinstance(operation, ast.Add) and unparse(right) == unparse(target):
+                left, right = right, left
+            if unparse(left) == unparse(target) and not mentions(right, name_of(target)):
+                assert isinstance(target, (ast.Name, ast.Subscript))
+                return ast.AugAssign(target, operation, right)
+    return None
 
 
 def _shown(number: int) -> str:

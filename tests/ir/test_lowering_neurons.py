@@ -370,7 +370,7 @@ def test_numbers_of_instances_are_constants_unless_they_are_written() -> None:
         "kept[n, k] = 0",
         "total[k] += 0.5",
         "value[n, k] = total[k] * inputs[n, k]",
-        "value[n, k] = value[n, k] + float32(kept[n, k])",
+        "value[n, k] += float32(kept[n, k])",
     ]
     assert program.buffers["total"].shape == (4,)
     assert program.buffers["kept"].shape == (2, 4)

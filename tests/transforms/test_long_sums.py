@@ -92,7 +92,28 @@ for i in range(2, {3 * e + 2}, 3):
     return tidy(COMMANDS["unroll_and_jam"](made, "k", 3))
 
 
-CASES: dict[str, Callable[[int], Program]] = {"bias": bias, "rows": rows, "copies": copies}
+def moving(e: int) -> Program:
+    """Loops whose bounds move: every third element, from the first, second and third on; a triangle; a band."""
+    return program(
+        f"""
+for j in range(3):
+    for i in range(j, {3 * e + 1}, 3):
+        s[0] += x[i]
+for j in range({e}):
+    for i in range(j + 1):
+        t[j] += x[i]
+for j in range({e}):
+    for i in range(max(0, j - 4), min({e}, j + 5)):
+        t[j] += y[i]
+""",
+        s=(1,),
+        t=(e,),
+        x=(3 * e + 1,),
+        y=(e,),
+    )
+
+
+CASES: dict[str, Callable[[int], Program]] = {"bias": bias, "rows": rows, "copies": copies, "moving": moving}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -110,6 +131,31 @@ def test_computes_the_same(name: str, e: int, target: Target) -> None:
     assert_compiles_to_same(after, target)
 
 
+def test_parts_where_bounds_move(target: Target) -> None:
+    before = moving(41)
+    after = assert_same(before, long_sums(before, long=20, part=8))
+    assert {"s_part", "t_part"} <= set().union(*(nest.names for nest in after.nests))
+    assert_compiles_to_same(hoist(scalar_replace(after)), target)
+
+
+def test_parts_of_whole_vectors_and_of_a_last_one_with_fewer_lanes(target: Target) -> None:
+    before = program(
+        """
+for y in range(41):
+    for x in range(3):
+        for lane in vector(4):
+            s[lane] += g[y, x * 4 + lane]
+    for lane in vector(3):
+        s[lane] += g[y, 12 + lane]
+""",
+        s=(4,),
+        g=(41, 15),
+    )
+    after = assert_same(before, long_sums(before, long=20, part=8))
+    assert "s_part" in after.nests[0].names
+    assert_compiles_to_same(hoist(scalar_replace(after)), target)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_short_sums_stay_as_they_are(name: str) -> None:
     before = CASES[name](17)
@@ -123,6 +169,7 @@ def test_short_sums_stay_as_they_are(name: str) -> None:
         "for n in range(40):\n    s[0] += x[n]\n    s[0] = max(s[0], 1.0)",  # changed otherwise
         "for n in range(40):\n    s[k[n]] += x[n]",  # the element depends on data
         "for n in range(40):\n    k[0] += k[n]",  # in whole numbers
+        "for n in range(3):\n    for m in range(k[n]):\n        s[n] += x[n]",  # bounds from data
         "for n in range(40):\n    y[n] += x[n]",  # not a sum
     ],
 )

@@ -110,11 +110,68 @@ for c in range(2):
     )
 
 
+def kept(e: int) -> Program:
+    """The sum stays in an array, and is used for something else than the mean."""
+    return program(
+        f"""
+for c in range(2):
+    s[c] = 0.0
+    for n in range({e}):
+        s[c] += x[n, c]
+    m: float32 = s[c] / {e}.0
+    last[c] = (x[{e} - 1, c] - m) * s[c]
+""",
+        s=(2,),
+        x=(e, 2),
+        last=(2,),
+    )
+
+
+def written_out(e: int) -> Program:
+    """No local for the mean."""
+    return program(
+        f"""
+for c in range(2):
+    s: float32 = 0.0
+    for n in range({e}):
+        s += x[n, c]
+    v[c] = 0.0
+    for n in range({e}):
+        d: float32 = x[n, c] - s / {e}.0
+        v[c] += d * d
+    last[c] = x[{e} - 1, c] - s / {e}.0
+""",
+        v=(2,),
+        x=(e, 2),
+        last=(2,),
+    )
+
+
+def negated(e: int) -> Program:
+    """Minus the sum, which is in an array, and a factor for a part of the division."""
+    return program(
+        f"""
+for c in range(2):
+    s[c] = 0.0
+    for n in range({4 * e}):
+        s[c] -= x[n, c]
+    for n in range({4 * e}):
+        y[n, c] = s[c] * 0.25 / {e}.0 + x[n, c]
+""",
+        s=(2,),
+        x=(4 * e, 2),
+        y=(4 * e, 2),
+    )
+
+
 PROGRAMS: dict[str, tuple[Callable[[int], Program], str]] = {
     "images": (images, "s"),
     "other": (other, "j"),
     "divided": (divided, "n"),
     "quotients": (quotients, "n"),
+    "kept": (kept, "n"),
+    "written out": (written_out, "n"),
+    "negated": (negated, "n"),
 }
 
 
@@ -149,6 +206,15 @@ def test_an_update_divides() -> None:
     shapes = {"m": (2,), "x": (5, 2), "last": (2,)}
     update, plain = (program(text.format(line), **shapes) for line in ("m[c] /= 5.0", "m[c] = m[c] / 5.0"))
     assert shift_mean(update, "n").text == shift_mean(plain, "n").text
+
+
+def test_a_rounded_reciprocal_divides() -> None:
+    """As a factor, in float64 or in float32."""
+    lines = "m[c] = 0.0", "for n in range(5):", " m[c] += x[n, c]", "t: float32 = m[c] * {}", "y[c] = x[4, c] - t"
+    text = "for c in range(2):\n " + "\n ".join(lines)
+    for factor in (1 / 5, float(np.float32(1 / 5))):
+        after = shift_mean(program(text.format(factor), m=(2,), x=(5, 2), y=(2,)), "n")
+        assert "t: float32 = m_first + " in after.text
 
 
 def test_lanes_of_means_and_of_data() -> None:
@@ -193,18 +259,16 @@ REFUSALS: dict[str, tuple[str, str]] = {
         body(CENTRED, inside="y[n] = x[n]"),
         "the loops of n do not add up one expression",
     ),
-    "a difference": (body(CENTRED, inside="s[0] -= x[n]"), "the loops of n do not add up one expression"),
+    "a difference": (body(CENTRED, inside="s[0] -= x[n]"), "nothing later in this block adds s[0]"),
     "not from zero": (body(CENTRED, before="s[0] = 1.0"), "s[0] is not known to start at 0"),
     "no start": (body(CENTRED, before="y[0] = 0.0"), "s[0] is not known to start at 0"),
     "another number": (
         body("s[0] = s[0] / 5.0\ny[0] = x[1] - s[0]"),
-        "s[0] is not only divided by 4, the number of its terms, in this block",
+        "s[0] is not divided by 4, the number of its terms, in this block",
     ),
-    "used before": (body(f"y[1] = s[0]\n{CENTRED}"), "s[0] is not only divided by 4"),
-    "used after": (
-        body("t: float32 = s[0] / 4.0\ny[0] = x[1] - t\ny[1] = s[0]"),
-        "s[0] is not only divided by 4",
-    ),
+    "used before": (body(f"y[1] = s[0]\n{CENTRED}"), "s[0] is not divided by 4"),
+    "changed before": (body("y[0] = x[1] - s[0] / 4.0\ns[0] = y[0]"), "s[0] is not divided by 4"),
+    "another reciprocal": (body("y[0] = x[1] - s[0] * 0.2500001"), "s[0] is not divided by 4"),
     "data change": (body(f"x[0] = 1.0\n{CENTRED}"), "x changes before s[0] is divided by the number of terms"),
     "not centred": (body("s[0] = s[0] / 4.0\ny[0] = s[0] - x[1]"), "nothing later in this block subtracts s[0]"),
     "bounds": (body(CENTRED, stop="c + 3"), "the bounds of n or of a loop inside are not constant, or empty"),

@@ -59,8 +59,8 @@ def long_sums(program: Program, long: int = LONG, part: int = PART) -> Program:
                                                     s_part += x[n_outer * 250 + n]
                                                 s += s_part
 
-    Sums of lanes and copies keep their arrays. A sum whose loops have no constant bounds, or which is used meanwhile,
-    stays as it is.
+    Sums of lanes and copies keep their arrays. A sum that is used meanwhile, or whose loops have bounds that depend on
+    data, stays as it is.
 
     Args:
         program: after its recipe.
@@ -78,6 +78,9 @@ def long_sums(program: Program, long: int = LONG, part: int = PART) -> Program:
             nest = split
         nests.append(nest)
     return checked(program, program.with_nests(nests))
+
+
+_NONE = ast.Constant(0)
 
 
 @dataclass(frozen=True)
@@ -160,13 +163,15 @@ def _in_strips(program: Program, nest: Nest, path: Path, most: int) -> Nest | No
     """The loop at ``path`` as a loop over strips of at most ``most`` iterations, and one over the rest."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
-    loop = loop_of(node)
+    loop, ranges = loop_of(node), ranges_at(nest.body, (*path, ("body", 0)))
     start, count = constant(loop.start), loop.extent
-    if start is None or count is None or most < 2 or count <= most:
+    outer = fresh(f"{loop.var}_outer", taken_names(program, [nest]))
+    if start is None or count is None:
+        return _in_moving_strips(nest, path, outer, trips(loop, ranges), most) if loop.var in ranges else None
+    if most < 2 or count <= most:
         return None
     length = next((size for size in range(most, most // 2, -1) if count % size == 0), most)
     strips, span = count // length, length * loop.step
-    outer = fresh(f"{loop.var}_outer", taken_names(program, [nest]))
     place = simplify(expr("start + outer * span + v", start=start, outer=outer, span=span, v=loop.var))
     inside = [substitute(statement, {loop.var: place}) for statement in node.body]
     inner = for_loop(loop.var, span, inside, step=loop.step)
@@ -174,6 +179,27 @@ def _in_strips(program: Program, nest: Nest, path: Path, most: int) -> Nest | No
     if strips * length < count:
         made.append(replace(loop, start=ast.Constant(start + strips * span)).node([clone(s) for s in node.body]))
     return nest.with_body(replace_at(nest.body, path, made))
+
+
+def _in_moving_strips(nest: Nest, path: Path, outer: str, count: int, most: int) -> Nest | None:
+    """The same of a loop whose bounds depend on loops around, with at most ``count`` iterations: the last strips may be
+    short, or empty."""
+    node = at(nest.body, path)
+    assert isinstance(node, ast.For)
+    loop = loop_of(node)
+    if most < 2 or count <= most or loop.step < 0:
+        return None
+    span = most * loop.step
+    start = expr("start + outer * span", start=loop.start, outer=outer, span=span)
+    stop = expr("min(stop, start + (outer + 1) * span)", start=loop.start, stop=loop.stop, outer=outer, span=span)
+    inner = replace(loop, start=start, stop=stop).node([clone(statement) for statement in node.body])
+    made = simplify_body([for_loop(outer, -(-count // most), [inner])], ranges_at(nest.body, path))
+    result = nest.with_body(replace_at(nest.body, path, made))
+    strip = (*path, ("body", 0))
+    inner_node = at(result.body, strip)
+    assert isinstance(inner_node, ast.For)
+    short = trips(loop_of(inner_node), ranges_at(result.body, (*strip, ("body", 0)))) <= most
+    return result if short else None
 
 
 def _with_part(program: Program, nest: Nest, chain: _Chain, path: Path) -> Nest | None:
@@ -199,30 +225,37 @@ def _with_part(program: Program, nest: Nest, chain: _Chain, path: Path) -> Nest 
 
 def _moving(node: ast.For, chain: _Chain) -> list[tuple[Loop, int]] | None:
     """The loops inside of ``node`` that the target moves with, a loop over lanes last, and their numbers of iterations;
-    None where these are not the same around each addition, or depend on more than the loops around ``node``."""
+    None where they differ between additions by more than their ends, or depend on more than what is around ``node``."""
     names = names_in(chain.reduction.target)
-    every: dict[tuple[str, ...], list[Loop]] = {}
+    every: dict[tuple[str, ...], list[list[Loop]]] = {}
     for around in _around_additions(node.body, chain.reduction, ()):
         own = [loop for loop in around if loop.var in names]
-        every[tuple(unparse(loop.node([ast.Pass()])) for loop in own)] = own
+        every.setdefault(tuple(unparse(replace(loop, stop=_NONE).node([ast.Pass()])) for loop in own), []).append(own)
         if any(loop.kind == "parallel" for loop in around):
             return None
     if len(every) != 1:
         return None
     (found,) = every.values()
     inside = {variable_of(each) for each in statements_in(node) if isinstance(each, ast.For)} - {variable_of(node)}
-    inside -= {loop.var for loop in found}
+    inside -= {loop.var for loop in found[0]}
     moving: list[tuple[Loop, int]] = []
-    for loop in found:
-        count = vector_lanes(loop.node([ast.Pass()])) if loop.kind == "vector" else loop.most
-        if count is None or constant(loop.start) is None:
+    for variants in zip(*found, strict=True):  # the same loop, but for its end: fewer lanes in a last vector
+        loop, counts = variants[0], [_iterations(each) for each in variants]
+        known = [each for each in counts if each is not None]
+        if len(known) < len(counts) or constant(loop.start) is None:
             return None
-        if names_in(loop.stop) & inside:
+        count = max(known)
+        if len({unparse(each.stop) for each in variants}) > 1 or names_in(loop.stop) & inside:
             if not _has_all(chain, loop.var, count):
                 return None
             loop = replace(loop, stop=expr(count))
         moving.append((loop, count))
     return sorted(moving, key=lambda each: each[0].kind == "vector")
+
+
+def _iterations(loop: Loop) -> int | None:
+    """Those of a loop that a target moves with, at the most."""
+    return vector_lanes(loop.node([ast.Pass()])) if loop.kind == "vector" else loop.most
 
 
 def _has_all(chain: _Chain, var: str, count: int) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from swirl.errors import Refused
@@ -34,9 +34,11 @@ class Mean:
         sum: the loops.
         add: the statement in them.
         data: what is added, but for a division by the number of terms.
-        divide: the statement of the same block that makes the mean of the sum; None where each term is divided.
-        value: what that statement stores.
+        divide: the statement of the same block that makes the mean of the sum; None where each term is divided, or
+            where the mean is written as a quotient wherever it is used.
+        value: what that statement stores, or the quotient.
         later: the statements after it, in its block.
+        used: whether the sum is used for something else than the mean.
     """
 
     sum: Sum
@@ -45,13 +47,30 @@ class Mean:
     divide: Storing | None
     value: ast.expr
     later: Sequence[ast.stmt]
+    used: bool
 
     @property
     def target(self) -> ast.expr:
-        """Where the mean is stored."""
+        """Where the mean is stored, or what it is written as."""
         if self.divide is None:
-            return as_value(self.sum.target)
+            return self.value
         return as_value(self.divide.targets[0] if isinstance(self.divide, ast.Assign) else self.divide.target)
+
+    @property
+    def negated(self) -> bool:
+        """Whether the data are subtracted from zero: it is minus the mean, and what is centred has it added."""
+        return isinstance(self.add.op, ast.Sub)
+
+    @property
+    def written_out(self) -> bool:
+        """Whether the mean is a quotient wherever it is used."""
+        return self.divide is None and unparse(self.value) != unparse(self.sum.target)
+
+    def is_mean(self, node: ast.AST) -> bool:
+        """Whether an expression is the mean."""
+        if self.written_out:
+            return _is_quotient(node, unparse(self.sum.target), self.sum.count or 1)
+        return isinstance(node, ast.expr) and unparse(node) == unparse(self.target)
 
     @property
     def first(self) -> ast.expr:
@@ -63,10 +82,11 @@ class Mean:
 
     @property
     def subtracted(self) -> bool:
-        """Whether a later statement of the block subtracts the mean."""
-        mean = unparse(self.target)
+        """Whether a later statement of the block subtracts the mean, or adds one that is negated."""
         return any(
-            isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) and unparse(n.right) == mean
+            isinstance(n, ast.BinOp)
+            and isinstance(n.op, ast.Add if self.negated else ast.Sub)
+            and (self.is_mean(n.right) or (self.negated and self.is_mean(n.left)))
             for statement in self.later
             for n in nodes(statement)
         )
@@ -79,14 +99,14 @@ def mean_of(program: Program, site: Site, note: str) -> Mean:
         note: beside the loop in a refusal.
 
     Raises:
-        Refused: the loop does not add up one expression from zero, with constant bounds; or the sum is used before it
-            is divided by the number of terms; or the terms change before that; or nothing subtracts the mean.
+        Refused: the loop does not add up one expression from zero, with constant bounds; or the sum is not divided by
+            the number of terms where it is used first; or the terms change before that; or nothing subtracts the mean.
     """
     nest = program.nests[site.nest]
     plain_loop(nest, site.path, loop_at(program, site), note)
     found = sum_of(program, nest, loop_at(program, site))
     last = _innermost(loop_at(program, site))
-    if found is None or not isinstance(last.op, ast.Add) or names_in(_data(found, last)) & found.moving.locals:
+    if found is None or names_in(_data(found, last)) & found.moving.locals:
         raise refuse(
             f"the loops of {_var(program, site)} do not add up one expression",
             nest,
@@ -102,7 +122,8 @@ def mean_of(program: Program, site: Site, note: str) -> Mean:
     if not all(is_float(program, nest, part) for part in (found.target, last.value)):
         raise refuse(f"{text} or what is added to it is not in floating point", nest, site.path, note)
     block, position = block_at(nest, site.path), site.path[-1][1]
-    if zeroing(block[:position], found.target) is None:
+    zero = zeroing(block[:position], found.target)
+    if zero is None:
         raise refuse(
             f"{text} is not known to start at 0",
             nest,
@@ -110,7 +131,8 @@ def mean_of(program: Program, site: Site, note: str) -> Mean:
             note,
             way_out=f"{text} = 0.0 belongs before the loop, in the same block",
         )
-    return _divided(nest, site.path, found, last, block[position + 1 :], note)
+    outlives = not isinstance(zero, ast.AnnAssign)  # a buffer, or declared in a block around
+    return _divided(nest, site.path, found, last, block[position + 1 :], outlives, note)
 
 
 def centred_means(program: Program, nest: int) -> list[tuple[str, int]]:
@@ -128,19 +150,21 @@ def centred_means(program: Program, nest: int) -> list[tuple[str, int]]:
     return found
 
 
-def _divided(nest: Nest, path: Path, found: Sum, add: ast.AugAssign, after: Sequence[ast.stmt], note: str) -> Mean:
-    name, text, share = name_of(found.target), unparse(found.target), Fraction(1, found.count or 1)
+def _divided(
+    nest: Nest, path: Path, found: Sum, add: ast.AugAssign, after: Sequence[ast.stmt], outlives: bool, note: str
+) -> Mean:
+    name, text, count = name_of(found.target), unparse(found.target), found.count or 1
     read = names_in(_data(found, add)) - {head.var for head in found.heads}
     mean: Mean | None = None
-    if found.count != 1 and found.scale == share:
-        mean = Mean(found, add, found.data, None, as_value(found.target), after)
+    if count != 1 and _is_share(found.scale, count):
+        mean = Mean(found, add, found.data, None, as_value(found.target), after, False)
     for number, statement in enumerate(after if mean is None else ()):
         if name in names_in(statement):
-            value = _stored(statement)
-            if value is not None and polynomial(value).terms == {(text,): share}:
-                mean = Mean(found, add, add.value, statement, value, after[number + 1 :])  # type: ignore[arg-type]
-                if unparse(mean.target) != text and any(name in names_in(other) for other in mean.later):
-                    mean = None
+            value, later = _stored(statement), after[number + 1 :]
+            if value is not None and _is_quotient(value, text, count):
+                mean = Mean(found, add, add.value, statement, value, later, False)  # type: ignore[arg-type]
+                if unparse(mean.target) != text:
+                    mean = replace(mean, used=outlives or any(name in names_in(s) for s in later))
             break
         if changed := read & set(stored_in([statement], declared=True)):
             raise refuse(
@@ -151,8 +175,10 @@ def _divided(nest: Nest, path: Path, found: Sum, add: ast.AugAssign, after: Sequ
                 witness=unparse(statement).splitlines()[0],
             )
     if mean is None:
+        mean = _written_out(found, add, after, outlives)
+    if mean is None:
         raise refuse(
-            f"{text} is not only divided by {found.count}, the number of its terms, in this block",
+            f"{text} is not divided by {found.count}, the number of its terms, in this block",
             nest,
             path,
             note,
@@ -160,13 +186,40 @@ def _divided(nest: Nest, path: Path, found: Sum, add: ast.AugAssign, after: Sequ
         )
     if not mean.subtracted:
         raise refuse(
-            f"nothing later in this block subtracts {unparse(mean.target)}",
+            f"nothing later in this block {'adds' if mean.negated else 'subtracts'} {unparse(mean.target)}",
             nest,
             path,
             note,
             way_out="a mean that nothing is centred by has its digits",
         )
     return mean
+
+
+def _written_out(found: Sum, add: ast.AugAssign, after: Sequence[ast.stmt], outlives: bool) -> Mean | None:
+    """The mean that is a quotient in later statements, none of which changes the sum; None where there is none."""
+    name, text, count = name_of(found.target), unparse(found.target), found.count or 1
+    if name in stored_in(after, declared=True):
+        return None
+    quotients = [n for statement in after for n in nodes(statement) if _is_quotient(n, text, count)]
+    if not quotients:
+        return None
+    uses = sum(isinstance(n, ast.Name) and n.id == name for statement in after for n in nodes(statement))
+    quotient = quotients[0]
+    assert isinstance(quotient, ast.expr)
+    return Mean(found, add, add.value, None, quotient, after, outlives or uses > len(quotients))
+
+
+def _is_quotient(node: ast.AST, text: str, count: int) -> bool:
+    """Whether an expression divides ``text`` by ``count``, or multiplies it by the rounded reciprocal."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Div, ast.Mult)):
+        return False
+    terms = polynomial(node).terms
+    return set(terms) == {(text,)} and _is_share(terms[(text,)], count)
+
+
+def _is_share(scale: Fraction, count: int) -> bool:
+    """Whether it is ``1 / count``, up to the rounding of a float32: a literal has been rounded."""
+    return abs(scale * count - 1) <= Fraction(1, 2**24)
 
 
 def _stored(statement: ast.stmt) -> ast.expr | None:
