@@ -7,7 +7,7 @@ import re
 from textwrap import fill, indent
 
 from swirl.transforms import COMMANDS
-from swirl.transforms.command import Command
+from swirl.transforms.command import OCCURRENCE, Command, with_occurrence
 
 WIDTH = 120
 
@@ -76,7 +76,10 @@ def _declared(command: Command[...]) -> dict[str, inspect.Parameter]:
     """The parameters after the program, annotations as they are written."""
     found = dict(inspect.signature(command.function).parameters)
     found.pop("program")
-    return found
+    if not command.selects:
+        return found
+    occurrence = OCCURRENCE.replace(annotation="LoopOccurrence | None")
+    return {each.name: each for each in with_occurrence(list(found.values()), occurrence)}
 
 
 def _annotations(command: Command[...]) -> str:

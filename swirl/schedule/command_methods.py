@@ -21,6 +21,7 @@ from swirl.transforms.arguments import (
     LoopName,
     LoopNameOrNames,
     LoopNames,
+    LoopOccurrence,
     NestName,
     NewLoopName,
     Padding,
@@ -40,7 +41,13 @@ class CommandMethods:
         raise NotImplementedError
 
     def distribute(
-        self, phase: str, loop_var: LoopName, *, nest: NestName | None = None, optional: bool = False
+        self,
+        phase: str,
+        loop_var: LoopName,
+        *,
+        occurrence: LoopOccurrence | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
     ) -> tuple[str, ...]:
         """Split a loop into one loop for each statement of its body; statements that share a local stay together."""
         raise NotImplementedError
@@ -51,6 +58,7 @@ class CommandMethods:
         loop_var: LoopName,
         *,
         keep_differences: bool = False,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -82,13 +90,25 @@ class CommandMethods:
         raise NotImplementedError
 
     def hoist(
-        self, phase: str, loop_var: LoopName | None = None, *, nest: NestName | None = None, optional: bool = False
+        self,
+        phase: str,
+        loop_var: LoopName | None = None,
+        *,
+        occurrence: LoopOccurrence | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
     ) -> tuple[str, ...]:
         """Compute what stays the same in a loop once, before it; divide by it through its reciprocal."""
         raise NotImplementedError
 
     def if_convert(
-        self, phase: str, loop_var: LoopName | None = None, *, nest: NestName | None = None, optional: bool = False
+        self,
+        phase: str,
+        loop_var: LoopName | None = None,
+        *,
+        occurrence: LoopOccurrence | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
     ) -> tuple[str, ...]:
         """Turn branches on data into selects: every iteration then runs the same statements, and its elements are
         stored whatever the data are."""
@@ -105,7 +125,13 @@ class CommandMethods:
         raise NotImplementedError
 
     def locate(
-        self, phase: str, loop_var: LoopName, *, nest: NestName | None = None, optional: bool = False
+        self,
+        phase: str,
+        loop_var: LoopName,
+        *,
+        occurrence: LoopOccurrence | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
     ) -> tuple[str, ...]:
         """Replace a loop that does something in one iteration only by that iteration: a window that adds to its
         greatest element goes to its place, without a look at the others."""
@@ -119,6 +145,7 @@ class CommandMethods:
         inner: LoopName | None = None,
         once: bool = False,
         apart: bool = False,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -148,7 +175,7 @@ class CommandMethods:
         loop_var: LoopNameOrNames,
         *,
         schedule: ThreadSchedule | None = None,
-        occurrence: int | None = None,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -156,7 +183,13 @@ class CommandMethods:
         raise NotImplementedError
 
     def partial_sums(
-        self, phase: str, loop_var: LoopName, *, nest: NestName | None = None, optional: bool = False
+        self,
+        phase: str,
+        loop_var: LoopName,
+        *,
+        occurrence: LoopOccurrence | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
     ) -> tuple[str, ...]:
         """Let each iteration of a loop add up its own terms, and add that to the sum: long sums lose fewer digits."""
         raise NotImplementedError
@@ -169,6 +202,7 @@ class CommandMethods:
         distance: Positive = 1,
         level: CacheLevel = 1,
         *,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -182,6 +216,7 @@ class CommandMethods:
         loop_var: LoopName | None = None,
         *,
         copies: Positive = 8,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -194,6 +229,7 @@ class CommandMethods:
         phase: str,
         loop_var: LoopName | None = None,
         *,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
         **new: str,
@@ -207,7 +243,7 @@ class CommandMethods:
         loop_var: LoopName,
         name: NewLoopName,
         *,
-        occurrence: int | None = None,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -230,7 +266,7 @@ class CommandMethods:
         phase: str,
         loop_var: LoopName,
         *,
-        occurrence: int | None = None,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -243,6 +279,7 @@ class CommandMethods:
         scalar_vars: LocalNames,
         loop_var: LoopName | None = None,
         *,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -265,7 +302,7 @@ class CommandMethods:
         phase: str,
         loop_var: LoopName,
         *,
-        occurrence: int | None = None,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -273,7 +310,14 @@ class CommandMethods:
         raise NotImplementedError
 
     def split(
-        self, phase: str, loop_var: LoopName, at: Cuts, *, nest: NestName | None = None, optional: bool = False
+        self,
+        phase: str,
+        loop_var: LoopName,
+        at: Cuts,
+        *,
+        occurrence: LoopOccurrence | None = None,
+        nest: NestName | None = None,
+        optional: bool = False,
     ) -> tuple[str, ...]:
         """Cut a loop's range into consecutive parts, each schedulable by itself; conditions constant in a part
         vanish."""
@@ -292,6 +336,7 @@ class CommandMethods:
         buffer: BufferName,
         loop_var: LoopName | None = None,
         *,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -312,6 +357,7 @@ class CommandMethods:
         factor: Factors,
         *,
         tail: Tail = "min",
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -337,6 +383,7 @@ class CommandMethods:
         factor: Factors,
         unroll_type: ZeroOrOne = 0,
         *,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -351,6 +398,7 @@ class CommandMethods:
         factor: Factors,
         unroll_type: ZeroOrOne = 0,
         *,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:
@@ -368,7 +416,7 @@ class CommandMethods:
         factor: Lanes = 16,
         *,
         strided: Gather | None = None,
-        occurrence: int | None = None,
+        occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:

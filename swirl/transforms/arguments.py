@@ -73,8 +73,30 @@ def _names(what: str, *, or_one: bool = False) -> Callable[[Any, str], Any]:
     return check
 
 
+_PATH = re.compile(r"([^/\[\]]+/)*[^/\[\]]+(\[-?\d+\])?")
+
+
+def _loop(name: Any, _: str) -> Any:
+    if not isinstance(name, str) or not _PATH.fullmatch(name):
+        raise CommandError(
+            f"a loop is given by its name, not {name!r}",
+            way_out="'x'; 'y/x' for x inside of y; 'x[1]' for the second of several",
+        )
+    return name
+
+
+def _loop_names(names: Any, what: str) -> Any:
+    return [_loop(name, what) for name in _names("loops")(names, what)]
+
+
 def _one_or_several_loops(names: Any, what: str) -> Any:
-    return _names("loops")(names, what) if isinstance(names, (list, tuple)) else names
+    return _loop_names(names, what) if isinstance(names, (list, tuple)) else _loop(names, what)
+
+
+def _whole(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CommandError(f"{what} must be a whole number, not {value!r}")
+    return value
 
 
 def _tile_sizes(factors: Any, what: str) -> int | list[int]:
@@ -169,9 +191,10 @@ def _buffers(program: Program, names: Any, _: Mapping[str, Any]) -> None:
 
 
 # --- types ----------------------------------------------------------------------------------------------
-LoopName = Annotated[str, Argument(simple=True)]
-"""The name of loops; :func:`swirl.transforms.rewrites.sites.find_loops` finds all of them."""
-LoopNames = Annotated[Sequence[str], Argument(_names("loops"))]
+LoopName = Annotated[str, Argument(_loop, simple=True)]
+"""The name of loops, or a path; :class:`swirl.transforms.rewrites.sites.Selection` says which loops it means."""
+LoopOccurrence = Annotated[int, Argument(_whole)]
+LoopNames = Annotated[Sequence[str], Argument(_loop_names)]
 LoopNameOrNames = Annotated[str | list[str] | tuple[str, ...], Argument(_one_or_several_loops)]
 NewLoopName = Annotated[str, Argument(_identifier, simple=True)]
 LocalNames = Annotated[str | Sequence[str], Argument(_names("locals", or_one=True))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,16 @@ from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, Uni
 from swirl.errors import CommandError, nearest
 from swirl.ir.nest import Program
 from swirl.ir.types import explicit
-from swirl.transforms.arguments import Argument
+from swirl.transforms.arguments import Argument, LoopOccurrence
 
 P = ParamSpec("P")
 
+SELECTED = "loop_var"
+"""The parameter whose loops ``occurrence`` chooses one of."""
+_OCCURRENCE = "only one of the loops that are meant, counted from 0 in order of appearance (-1 is the last)."
+OCCURRENCE = inspect.Parameter(
+    "occurrence", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=LoopOccurrence | None
+)
 _KINDS = {str: "a string", int: "a whole number", bool: "True or False", type(None): "None"}
 _WORDS = {str, bool, type(None)}
 
@@ -98,6 +105,14 @@ def _parts(annotation: Any) -> tuple[tuple[type, ...], tuple[Argument, ...]]:
     return (annotation,), ()
 
 
+def with_occurrence(
+    parameters: Sequence[inspect.Parameter], occurrence: inspect.Parameter = OCCURRENCE
+) -> list[inspect.Parameter]:
+    """Parameters of a command that is about the loops of a name, with ``occurrence`` before ``nest``."""
+    place = next(number for number, each in enumerate(parameters) if each.name == "nest")
+    return [*parameters[:place], occurrence, *parameters[place:]]
+
+
 @dataclass(frozen=True)
 class Command(Generic[P]):
     """A pure function program → program that raises :class:`swirl.errors.Refused` where it would change the meaning.
@@ -147,13 +162,37 @@ class Command(Generic[P]):
                 several = self.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
                 checked = tuple(map(parameter.checked, value)) if several else parameter.checked(value)
                 bound.arguments[name] = checked
-        return bound
+        return self._selected(bound) if self.selects else bound
+
+    def _selected(self, bound: inspect.BoundArguments) -> inspect.BoundArguments:
+        """The arguments of its function, of which ``occurrence`` is a part of the loop's name."""
+        given = dict(bound.arguments)
+        occurrence, names = given.pop(OCCURRENCE.name, None), given.get(SELECTED)
+        if occurrence is not None:
+            if names is None or any("[" in name for name in ([names] if isinstance(names, str) else names)):
+                raise CommandError(
+                    f"occurrence={occurrence} is one of the loops of a name", way_out=f"{SELECTED}=… names them"
+                )
+            several = [f"{name}[{occurrence}]" for name in ([names] if isinstance(names, str) else names)]
+            given[SELECTED] = several[0] if isinstance(names, str) else several
+        return inspect.BoundArguments(self._own_signature, given)
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """What it takes after the program."""
+        """What it takes after the program: what its function does, and ``occurrence`` where it is about loops."""
+        whole = self._own_signature
+        return whole.replace(parameters=with_occurrence(list(whole.parameters.values()))) if self.selects else whole
+
+    @cached_property
+    def _own_signature(self) -> inspect.Signature:
+        """What its function takes after the program."""
         whole = inspect.signature(self.function, eval_str=True)
         return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+    @cached_property
+    def selects(self) -> bool:
+        """Whether it is about the loops of a name, of which ``occurrence`` chooses one."""
+        return SELECTED in self._own_signature.parameters
 
     @cached_property
     def usage(self) -> str:
@@ -165,8 +204,12 @@ class Command(Generic[P]):
 
     @property
     def documentation(self) -> str:
-        """The docstring of its function."""
-        return inspect.getdoc(self.function) or ""
+        """The docstring of its function, with ``occurrence``."""
+        text = inspect.getdoc(self.function) or ""
+        if not self.selects:
+            return text
+        before, after = re.split(r"(?m)^(?=    nest: )", text, maxsplit=1)
+        return f"{before}    occurrence: {_OCCURRENCE}\n{after}"
 
     @cached_property
     def _parameters(self) -> dict[str, Parameter]:

@@ -30,7 +30,7 @@ from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
 from swirl.transforms.rewrites.checks.ways_out import step, tried
-from swirl.transforms.rewrites.sites import Site, find_loops, inner_name, resolve
+from swirl.transforms.rewrites.sites import Site, find_loops, inner_name, resolve_name
 
 
 @command()
@@ -59,7 +59,7 @@ def flatten(program: Program, loop_vars: LoopNames) -> Program:
     """
     if len(loop_vars) < 2:
         raise CommandError(f"flatten takes two loops or more, not {loop_vars}")
-    names = [resolve(program, name) for name in loop_vars]
+    names = [resolve_name(program, name) for name in loop_vars]
     groups = [tuple(group) for group in zip(*names, strict=True)] if len({len(n) for n in names}) == 1 else []
     if not groups:
         raise CommandError(f"{loop_vars} do not stand for the same number of loops each")

@@ -16,7 +16,7 @@ from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.checks.ways_out import Trial, either, step, tried
 from swirl.transforms.rewrites.loops.fusion import NOTE, fuse_at, next_position
 from swirl.transforms.rewrites.loops.nesting import nest_each, vars_below
-from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, loop_names, resolve
+from swirl.transforms.rewrites.sites import Selection, Site, find_loops, loop_at, loop_names, resolve
 
 
 @command()
@@ -57,6 +57,7 @@ def fuse(
     Source: Lake, section 3.2; Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fusion).
     """
     seconds = set(resolve(program, second or first))
+    following = find_loops(program, second or Selection.of(first).name)
     refused: Refused | None = None
 
     def offer(least: Callable[[], int | None]) -> str | None:
@@ -65,7 +66,7 @@ def fuse(
     sites = sorted(find_loops(program, first, nest), key=lambda s: (s.nest, s.path))
     for site in sites:
         neighbour = _next_loop(program, site)
-        if neighbour is not None and variable_of(neighbour) in seconds:
+        if neighbour is not None and any(neighbour is loop_at(program, other) for other in following):
             try:
                 return fuse_at(program, site, shift, offer)
             except Refused as refusal:

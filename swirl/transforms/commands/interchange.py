@@ -7,7 +7,7 @@ from swirl.ir.nest import Program
 from swirl.transforms.arguments import LoopNames, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.ways_out import step
-from swirl.transforms.rewrites.loops.permutation import nests_with, permuted
+from swirl.transforms.rewrites.loops.permutation import loops_around, nests_with, permuted
 from swirl.transforms.rewrites.sites import LeftAlone, loop_names, resolve
 
 
@@ -36,13 +36,15 @@ def interchange(program: Program, loop_vars: LoopNames, *, nest: NestName | None
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {loop_vars}")
     done, left, again = False, LeftAlone(), step("interchange", loop_vars, nest=nest)
+    around = loops_around(program, loop_vars)
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
             for index in nests_with(program, (first, second), nest):
-                program, done = permuted(program, index, [first, second], left, again, swap=True), True
-    if not done:
+                program, done = permuted(program, index, [first, second], left, again, around, swap=True), True
+    result = left.told(program) if done else program
+    if not left.changed:
         raise CommandError(
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
             way_out=f"the loops are {', '.join(loop_names(program))}",
         )
-    return left.told(program)
+    return result

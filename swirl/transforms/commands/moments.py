@@ -24,7 +24,7 @@ from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.loops.iterations import Iterations
 from swirl.transforms.rewrites.loops.strips import plain_loop
-from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve, taken_names
+from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, resolve_name, taken_names
 from swirl.transforms.rewrites.sums.one_pass_moments import Moments, OnePass, Parts
 from swirl.transforms.rewrites.sums.sum_loops import Sum, sum_of, zeroing
 
@@ -343,7 +343,7 @@ class _Pair:
         if self.inner is None:
             return None
         names = [head.var for head in self.first.heads]
-        wanted = [name for name in resolve(self.program, self.inner) if name in names[1:]]
+        wanted = [name for name in resolve_name(self.program, self.inner) if name in names[1:]]
         if not wanted:
             raise CommandError(
                 f"{self.inner} is not a loop inside {self._var} that adds up",

@@ -27,7 +27,6 @@ def parallelize(
     loop_var: LoopNameOrNames,
     *,
     schedule: ThreadSchedule | None = None,
-    occurrence: int | None = None,
     nest: NestName | None = None,
 ) -> Program:
     """Share a loop's iterations among the threads (OpenMP). Directly nested parallel loops collapse.
@@ -39,7 +38,6 @@ def parallelize(
     Args:
         loop_var: the loop, or several, outermost first, that become one parallel range of iterations.
         schedule: OpenMP's schedule: ``"static"`` (default), ``"dynamic"``, ``"dynamic,4"`` (of any size), ``"guided"``.
-        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
@@ -49,7 +47,7 @@ def parallelize(
     Source: Lake, section 3.3.
     """
     for name in loop_var if isinstance(loop_var, (list, tuple)) else [loop_var]:
-        program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule), occurrence)
+        program = rewrite_each(program, name, nest, lambda before, site: _shared(before, site, schedule))
     return program
 
 

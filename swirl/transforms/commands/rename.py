@@ -19,7 +19,6 @@ def rename(
     loop_var: LoopName,
     name: NewLoopName,
     *,
-    occurrence: int | None = None,
     nest: NestName | None = None,
 ) -> Program:
     """Give a loop another name: commands act on every loop of a name, so loops to be scheduled apart have two.
@@ -31,7 +30,6 @@ def rename(
     Args:
         loop_var: the loop.
         name: a name that is not used in its nest.
-        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
@@ -49,4 +47,4 @@ def rename(
         new = replace(loop, var=name).node(body)
         return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))
 
-    return rewrite_each(program, loop_var, nest, rewrite, occurrence, together=True)
+    return rewrite_each(program, loop_var, nest, rewrite, together=True)

@@ -7,7 +7,7 @@ from swirl.ir.nest import Program
 from swirl.transforms.arguments import LoopNames, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.ways_out import step
-from swirl.transforms.rewrites.loops.permutation import nests_with, permuted
+from swirl.transforms.rewrites.loops.permutation import loops_around, nests_with, permuted
 from swirl.transforms.rewrites.sites import LeftAlone, resolve
 
 
@@ -33,10 +33,10 @@ def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None)
     names = [resolve(program, name)[0] for name in order]
     if len(set(names)) < len(names):
         raise CommandError(f"each loop has one place in an order, not {list(order)}")
-    indices = nests_with(program, tuple(names), nest)
-    if not indices:
-        raise CommandError(f"no nest of {program.name} holds the loops {', '.join(names)}")
-    left = LeftAlone()
-    for index in indices:
-        program = permuted(program, index, names, left, step("reorder", list(order), nest=nest))
-    return left.told(program)
+    left, around = LeftAlone(), loops_around(program, order)
+    for index in nests_with(program, tuple(names), nest):
+        program = permuted(program, index, names, left, step("reorder", list(order), nest=nest), around)
+    result = left.told(program)
+    if not left.changed:
+        raise CommandError(f"no nest of {program.name} holds the loops {', '.join(order)}")
+    return result

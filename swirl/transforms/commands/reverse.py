@@ -17,9 +17,7 @@ from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
 
 # --- reverse --------------------------------------------------------------------------------------------
 @command()
-def reverse(
-    program: Program, loop_var: LoopName, *, occurrence: int | None = None, nest: NestName | None = None
-) -> Program:
+def reverse(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
     """Run a loop backwards: a second pass begins with what the first one left in the cache.
 
     rewrite:
@@ -30,8 +28,6 @@ def reverse(
 
     Args:
         loop_var: the loop, plain; where its step is not 1, its bounds are constant.
-        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last): the
-            second of two passes over the images.
         nest: only in this nest (index or label).
 
     Raises:
@@ -81,7 +77,7 @@ def reverse(
         new = simplify_body([with_inner(node, body)], ranges_at(target.body, site.path))
         return before.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, new)))
 
-    return rewrite_each(program, loop_var, nest, rewrite, occurrence)
+    return rewrite_each(program, loop_var, nest, rewrite)
 
 
 def _last(loop: Loop) -> ast.expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -31,7 +32,7 @@ from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.checks.ways_out import step, tried
-from swirl.transforms.rewrites.sites import resolve, taken_names
+from swirl.transforms.rewrites.sites import find_loops, taken_names
 from swirl.transforms.rewrites.storage.local_arrays import MAX_ELEMENTS, ExpandedLocal, declarations, no_local
 
 _NOTE = "asked for one element an iteration"
@@ -68,20 +69,37 @@ def scalar_expand(
     names = [scalar_vars] if isinstance(scalar_vars, str) else list(dict.fromkeys(scalar_vars))
     if not names:
         raise CommandError("scalar_expand takes the names of locals, not an empty list")
-    wanted = None if loop_var is None else set(resolve(program, loop_var))
     result = program
+    meant = None if loop_var is None else {site.nest for site in find_loops(program, loop_var, nest)}
     for name in names:
         found = False
         for index, target in enumerate(result.nests):
-            if nest is None or nest in (index, target.label):
+            if (nest is None or nest in (index, target.label)) and (meant is None or index in meant):
                 found |= next(declarations(target, name), None) is not None
-                result = result.with_nest(index, _all_expanded(result, target, name, wanted))
+                result = result.with_nest(
+                    index, _all_expanded(result, target, name, _selected(result, index, loop_var))
+                )
         if not found:
             raise no_local(program, name)
     return checked(program, result)
 
 
-def _all_expanded(program: Program, nest: Nest, name: str, wanted: set[str] | None) -> Nest:
+Selected = Callable[[Nest], set[Path]] | None
+"""Finds the loops of a nest that are meant; None: the innermost one around each declaration."""
+
+
+def _selected(program: Program, index: int, loop_var: str | None) -> Selected:
+    """The loops of a nest that ``loop_var`` means, also after locals of it have been expanded."""
+    if loop_var is None:
+        return None
+
+    def paths(nest: Nest) -> set[Path]:
+        return {site.path for site in find_loops(program.with_nest(index, nest), loop_var) if site.nest == index}
+
+    return paths
+
+
+def _all_expanded(program: Program, nest: Nest, name: str, wanted: Selected) -> Nest:
     """The nest with every local of that name expanded."""
     body = clones(nest.body)
     nest = nest.with_body(body)
@@ -94,17 +112,16 @@ def _all_expanded(program: Program, nest: Nest, name: str, wanted: set[str] | No
     return nest
 
 
-def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | None) -> Nest:
+def _expanded(program: Program, nest: Nest, declared: Path, wanted: Selected) -> Nest:
     """The nest with the local that is declared at a path expanded over one loop."""
     node = at(nest.body, declared)
     assert isinstance(node, ast.AnnAssign)
     name, type_ = unparse(node.target), local_type(node)
+    meant = None if wanted is None else wanted(nest)
     around = [
-        path
-        for path, head in loops(nest.body)
-        if declared[: len(path)] == path and (wanted is None or variable_of(head) in wanted)
+        path for path, _ in loops(nest.body) if declared[: len(path)] == path and (meant is None or path in meant)
     ]
-    path = around[-1] if around else _loop_of_uses(nest, declared, name, wanted)
+    path = around[-1] if around else _loop_of_uses(nest, declared, name, meant)
     try:
         loop = _loop(nest, path, type_)
     except Refused as refusal:
@@ -130,9 +147,9 @@ def _expanded(program: Program, nest: Nest, declared: Path, wanted: set[str] | N
     return nest.with_body(simplify_body(body))
 
 
-def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None) -> Path:
+def _loop_of_uses(nest: Nest, declared: Path, name: str, meant: set[Path] | None) -> Path:
     """The loop that holds the uses of a local that is declared outside of it."""
-    if wanted is None:
+    if meant is None:
         raise refuse(
             f"no loop is around the declaration of {name}",
             nest,
@@ -144,15 +161,16 @@ def _loop_of_uses(nest: Nest, declared: Path, name: str, wanted: set[str] | None
     for path, head in loops(nest.body):
         following = len(path) >= len(declared) and path[: len(declared) - 1] == declared[:-1]
         if (
-            variable_of(head) in wanted
+            path in meant
             and following
             and path[len(declared) - 1][0] == field
             and path[len(declared) - 1][1] > index
             and name in names_in(head)
         ):
             return path
+    names = {variable_of(head) for path, head in loops(nest.body) if path in meant}
     raise refuse(
-        f"no loop {' or '.join(sorted(wanted))} is around the declaration or the uses of {name}",
+        f"no loop {' or '.join(sorted(names)) or 'of that name'} is around the declaration or the uses of {name}",
         nest,
         declared,
         "the declaration",

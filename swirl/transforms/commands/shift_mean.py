@@ -17,9 +17,7 @@ NOTE = "asked to add up differences"
 
 
 @command(assumes=Assumption("the data are finite, and so are their differences"))
-def shift_mean(
-    program: Program, loop_var: LoopName, *, occurrence: int | None = None, nest: NestName | None = None
-) -> Program:
+def shift_mean(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
     """Compute a mean from differences to the first element: the mean of equal numbers is that number.
 
     rewrite:
@@ -40,7 +38,6 @@ def shift_mean(
 
     Args:
         loop_var: the outermost loop of the sum.
-        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
@@ -86,7 +83,7 @@ def shift_mean(
         body = replace_at(body, site.path, [first, at(body, site.path), *after])
         return before.with_nest(site.nest, target.with_body(body))
 
-    return rewrite_each(program, loop_var, nest, rewrite, occurrence)
+    return rewrite_each(program, loop_var, nest, rewrite)
 
 
 class _Named(Transformer):

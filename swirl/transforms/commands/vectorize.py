@@ -36,7 +36,6 @@ def vectorize(
     factor: Lanes = 16,
     *,
     strided: Gather | None = None,
-    occurrence: int | None = None,
     nest: NestName | None = None,
 ) -> Program:
     """Turn a loop into vectors of ``factor`` lanes; a ragged end is masked, a reduction gets one partial result for
@@ -57,7 +56,6 @@ def vectorize(
         strided: ``"gather"`` allows references whose lanes are not next to each other in memory. Where they are rows
             apart, copies of the loop along the rows (``unroll_and_jam``, at the most ``factor``) load rows whole, and
             turn them in registers.
-        occurrence: only one of the loops of that name, counted from 0 in order of appearance (-1 is the last).
         nest: only in this nest (index or label).
 
     Raises:
@@ -67,9 +65,7 @@ def vectorize(
 
     Source: Lake, section 3.3.
     """
-    return rewrite_each(
-        program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided), occurrence
-    )
+    return rewrite_each(program, loop_var, nest, lambda before, site: _vectorized(before, site, factor, strided))
 
 
 def _vectorized(program: Program, site: Site, factor: int, strided: str | None) -> Program:

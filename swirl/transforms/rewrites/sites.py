@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
@@ -28,12 +28,38 @@ def loop_names(program: Program) -> list[str]:
     return list(dict.fromkeys(variable_of(node) for nest in program.nests for _, node in loops(nest.body)))
 
 
-def resolve(program: Program, name: str) -> tuple[str, ...]:
-    """The loop variables that ``name`` means: itself, or what the alias stands for (suffixes of tiling
-    kept)."""
+@dataclass(frozen=True)
+class Selection:
+    """Which loops a text selects: ``"x"`` all of that name, ``"y_1/x"`` those inside of a loop ``y_1`` at any depth,
+    ``"x[2]"`` the third of them in order of appearance, ``"x[-1]"`` the last one.
+
+    Args:
+        name: of the loops.
+        around: names of loops around them, outermost first.
+        occurrence: which one; None is all.
+    """
+
+    name: str
+    around: tuple[str, ...] = ()
+    occurrence: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Selection:
+        """What the text selects."""
+        names, bracket, number = text.partition("[")
+        *around, name = names.split("/")
+        return cls(name, tuple(around), int(number.removesuffix("]")) if bracket else None)
+
+
+def resolve(program: Program, selected: str) -> tuple[str, ...]:
+    """The loop variables that a name means: itself, or what the alias stands for (suffixes of tiling kept). Of a path
+    it is the last name."""
     names = loop_names(program)
-    if not isinstance(name, str):
-        raise CommandError(f"a loop is given by its name, not {name!r}", way_out=f"the loops are {', '.join(names)}")
+    if not isinstance(selected, str):
+        raise CommandError(
+            f"a loop is given by its name, not {selected!r}", way_out=f"the loops are {', '.join(names)}"
+        )
+    name = Selection.of(selected).name
     if name in names:
         return (name,)
     for alias, targets in program.aliases.items():
@@ -58,22 +84,78 @@ def resolve(program: Program, name: str) -> tuple[str, ...]:
     )
 
 
-def find_loops(program: Program, name: str, nest: int | str | None = None) -> list[Site]:
-    """The loops called ``name``, last first, so that rewriting one leaves the paths of the others valid.
+def resolve_name(program: Program, name: str) -> tuple[str, ...]:
+    """The loop variables that a name means, where a path would choose nothing.
+
+    Raises:
+        CommandError: it is a path.
+    """
+    if Selection.of(name) != Selection(name):
+        raise CommandError(f"the loop is given by its name alone here, not {name!r}")
+    return resolve(program, name)
+
+
+def resolve_around(program: Program, selected: str) -> list[set[str]]:
+    """The variables of the loops around, outermost first, that a path names."""
+    return [set(resolve(program, name)) for name in Selection.of(selected).around]
+
+
+def find_loops(program: Program, selected: str, nest: int | str | None = None) -> list[Site]:
+    """The loops that are selected, last first, so that rewriting one leaves the paths of the others valid.
 
     Args:
+        selected: see :class:`Selection`.
         nest: only this nest, by index or label.
+
+    Raises:
+        CommandError: there is no such loop.
     """
-    wanted = set(resolve(program, name))
-    sites = []
+    wanted, around = set(resolve(program, selected)), resolve_around(program, selected)
+    named, sites = [], []
     for index, candidate in enumerate(program.nests):
         if nest is not None and nest not in (index, candidate.label):
             continue
-        sites += [Site(index, path) for path, node in loops(candidate.body) if variable_of(node) in wanted]
-    if not sites:
+        for path, node in loops(candidate.body):
+            if variable_of(node) in wanted:
+                outer = variables_around(candidate, path)
+                named.append("/".join((*outer, variable_of(node))))
+                if is_within(outer, around):
+                    sites.append(Site(index, path))
+    if not named:
         labels = ", ".join(candidate.label for candidate in program.nests)
-        raise CommandError(f"no loop {name!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}")
+        raise CommandError(
+            f"no loop {selected!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}"
+        )
+    if not sites:
+        raise CommandError(
+            f"no loop {selected!r} in {program.name}", way_out=f"loops of that name: {', '.join(dict.fromkeys(named))}"
+        )
+    occurrence = Selection.of(selected).occurrence
+    if occurrence is not None:
+        if not -len(sites) <= occurrence < len(sites):
+            name = selected.partition("[")[0]
+            raise CommandError(
+                f"there are {len(sites)} loops {name!r}, counted from 0: no {occurrence!r}",
+                way_out=f"loops of that name: {', '.join(dict.fromkeys(named))}",
+            )
+        sites = [sites[occurrence]]
     return sites[::-1]
+
+
+def variables_around(nest: Nest, path: Path) -> list[str]:
+    """The variables of the loops around a statement, outermost first."""
+    return [variable_of(node) for node in enclosing(nest.body, path) if isinstance(node, ast.For)]
+
+
+def is_within(variables: Iterable[str], around: Sequence[Collection[str]]) -> bool:
+    """Whether loops are inside of others.
+
+    Args:
+        variables: of the loops around, outermost first.
+        around: for each that there must be the variables that it may have, outermost first.
+    """
+    rest = iter(variables)
+    return all(any(variable in names for variable in rest) for names in around)
 
 
 def loop_at(program: Program, site: Site) -> ast.For:
@@ -115,28 +197,22 @@ def rewrite_each(
     name: str,
     nest: int | str | None,
     rewrite: Callable[[Program, Site], Program],
-    occurrence: int | None = None,
     *,
     together: bool = False,
 ) -> Program:
-    """``rewrite`` applied to every loop called ``name``, wherever the rewrites before have moved it, and
+    """``rewrite`` applied to every loop that ``name`` selects, wherever the rewrites before have moved it, and
     checked; one that disappears because its condition never holds is passed over.
 
     A loop that ``rewrite`` is refused for stays as it is, and the program's remarks say so.
 
     Args:
-        occurrence: only to one of them, counted from 0 in order of appearance; -1 is the last.
+        name: see :class:`Selection`.
         together: whether all are left unchanged if one is refused.
 
     Raises:
         CommandError, Refused: no loop of that name qualifies; of the first one.
     """
     sites = find_loops(program, name, nest)
-    if occurrence is not None:
-        count = len(sites)
-        if isinstance(occurrence, bool) or not isinstance(occurrence, int) or not -count <= occurrence < count:
-            raise CommandError(f"there are {count} loops {name!r}, counted from 0: no {occurrence!r}")
-        sites = [sites[::-1][occurrence]]
     if len(sites) > 1:  # checking takes as long as rewriting: all at once, and one by one only where that fails
         result = _rewritten(program, name, sites, rewrite, lambda _, after: after, together)
         with suppress(CommandError):
@@ -184,7 +260,7 @@ class LeftAlone:
             yield
         except CommandError as error:
             nest = program.nests[site.nest]
-            around = [variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)]
+            around = variables_around(nest, site.path)
             inside = f" inside {', '.join(around)}" if around else ""
             self._refused.append((f"loop {loop_of(loop_at(program, site)).var}{inside} of {nest.label}", error))
 
@@ -201,15 +277,15 @@ class LeftAlone:
         return replace(result, remarks=(*result.remarks, *new)) if new else result
 
 
-def inner_name(program: Program, site: Site, base: str) -> str:
-    """A name for a loop inside the one at ``site``: ``base``, unless it means something there already.
+def inner_name(program: Program, site: Site, base: str, taken: Collection[str] = ()) -> str:
+    """A name for a loop inside the one at ``site``: ``base``, unless it means something there already, or is taken.
 
     Loops that do not enclose each other may share a name; a command on that name then means all of them.
     """
     nest = program.nests[site.nest]
     around = {variable_of(n) for n in enclosing(nest.body, site.path) if isinstance(n, ast.For)}
     inside = names_in(at(nest.body, site.path))
-    return fresh(base, set(program.buffers) | declared_in(nest.function) | around | inside)
+    return fresh(base, {*program.buffers, *declared_in(nest.function), *around, *inside, *taken})
 
 
 def taken_names(program: Program, nests: Iterable[Nest] | None = None) -> set[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 from swirl.analysis.dependences import NotProved
-from swirl.errors import Refused
+from swirl.errors import CommandError, Refused
 from swirl.ir.affine import ranges_at
 from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
@@ -17,7 +18,16 @@ from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
 from swirl.transforms.rewrites.checks.ways_out import Step, nest_of, step, tried
 from swirl.transforms.rewrites.loops.nesting import chain_to, conditions_inside, isolate, vars_below
 from swirl.transforms.rewrites.loops.projection import projected
-from swirl.transforms.rewrites.sites import LeftAlone, Site, loop_at
+from swirl.transforms.rewrites.sites import (
+    LeftAlone,
+    Selection,
+    Site,
+    is_within,
+    loop_at,
+    resolve,
+    resolve_around,
+    variables_around,
+)
 
 
 def nests_with(program: Program, names: tuple[str, ...], nest: int | str | None) -> list[int]:
@@ -36,12 +46,38 @@ def _vars_along(body: list[ast.stmt], path: Path) -> set[str]:
     return {variable_of(node) for node in nodes if isinstance(node, ast.For)}
 
 
+def loops_around(program: Program, selected: Sequence[str]) -> list[tuple[set[str], list[set[str]]]]:
+    """What the paths among loops say: for each its own variables, and those that the loops around it may have.
+
+    Raises:
+        CommandError: one is chosen by its number.
+    """
+    for text in selected:
+        if Selection.of(text).occurrence is not None:
+            raise CommandError(f"of several loops a path chooses some, not {text!r}", way_out="'y/x' for x inside of y")
+    return [(set(resolve(program, text)), resolve_around(program, text)) for text in selected]
+
+
 def permuted(
-    program: Program, index: int, names: list[str], left: LeftAlone, again: Step, swap: bool = False
+    program: Program,
+    index: int,
+    names: list[str],
+    left: LeftAlone,
+    again: Step,
+    inside: Sequence[tuple[set[str], Sequence[set[str]]]] = (),
+    *,
+    swap: bool = False,
 ) -> Program:
     """Every group of loops ``names`` on one path of a nest put into that order, or two of them swapped.
 
-    ``again`` is the command as it was given.
+    Args:
+        program: with the nest.
+        index: of the nest.
+        names: of the loops.
+        left: notes those that do not qualify.
+        again: the command as it was given.
+        inside: only inside of these loops: see :func:`loops_around`.
+        swap: whether two are swapped.
     """
     nest = program.nests[index]
     wanted = set(names)
@@ -49,6 +85,9 @@ def permuted(
     for path, node in reversed(list(loops(nest.body))):
         outside = _vars_along(nest.body, path[:-1]) if len(path) > 1 else set()
         if variable_of(node) in wanted and not wanted & outside and wanted <= vars_below(node):
+            chain = [*variables_around(nest, path), *_vars_towards(node, wanted)]
+            if not all(is_within(_before(chain, own), around) for own, around in inside):
+                continue
             present = [var for var in _vars_towards(node, wanted) if var in wanted]
             site = Site(index, path)
             way_out = way_to_nest(result, site, again)
@@ -66,6 +105,11 @@ def permuted(
                 result, nest = checked(result, result.with_nest(index, moved)), moved
                 left.changed = True
     return result
+
+
+def _before(chain: Sequence[str], own: set[str]) -> Iterable[str]:
+    """The variables before the first of some."""
+    return takewhile(lambda var: var not in own, chain)
 
 
 def _vars_towards(node: ast.For, wanted: set[str]) -> list[str]:

@@ -8,12 +8,13 @@ from itertools import groupby, pairwise
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
-from swirl.ir.nest import Loop, Program, constant, expr, fresh, loop_of, substitute
+from swirl.ir.nest import Loop, Nest, Program, constant, expr, loop_of, substitute, variable_of
 from swirl.ir.paths import loops, replace_at
 from swirl.transforms.arguments import Factors, check_positive
+from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.loops.decided_guards import drop_decided_guards
-from swirl.transforms.rewrites.sites import Site, loop_at, take_mark, taken_names
+from swirl.transforms.rewrites.sites import Site, inner_name, loop_at, take_mark
 
 
 def combination(extent: int, factors: int | Iterable[int]) -> list[int]:
@@ -136,19 +137,20 @@ def in_parts(
 def cut(program: Program, site: Site, after: Sequence[int], marks: Sequence[str | None]) -> Program:
     """The loop at ``site``, of constant bounds, cut into consecutive loops after so many iterations.
 
-    The first part keeps the loop's name ``y``, the others are ``y_1``, ``y_2``, …; conditions that are constant in a
-    part vanish, and so do ``min`` and ``max`` that one argument always wins. Every part gets one of ``marks``.
+    The first part keeps the loop's name ``y``, the others are ``y_1``, ``y_2``, …, in each part of another loop that
+    was cut before: a command on ``y_1`` means all of them. Conditions that are constant in a part vanish, and so do
+    ``min`` and ``max`` that one argument always wins. Every part gets one of ``marks``.
     """
     target, node = program.nests[site.nest], loop_at(program, site)
     loop = loop_of(node)
     start, stop = constant(loop.start), constant(loop.stop)
     assert start is not None and stop is not None
     edges = [start, *(start + count * loop.step for count in after), stop]
-    taken = taken_names(program, [target])
+    taken = _names_near(target, site, loop.var)
     ranges = ranges_at(target.body, site.path)
     parts: list[ast.stmt] = []
     for index, (low, high) in enumerate(pairwise(edges)):
-        var = loop.var if index == 0 else fresh(f"{loop.var}_{index}", taken)
+        var = loop.var if index == 0 else inner_name(program, site, f"{loop.var}_{index}", taken)
         taken.add(var)
         body = [substitute(statement, {loop.var: expr(var)}) for statement in node.body]
         head = Loop(var, loop.kind, expr(low), expr(high), loop.step, loop.options, marks[index])
@@ -156,3 +158,11 @@ def cut(program: Program, site: Site, after: Sequence[int], marks: Sequence[str 
     return program.with_nest(
         site.nest, target.with_body(drop_decided_guards(replace_at(target.body, site.path, parts)))
     )
+
+
+def _names_near(nest: Nest, site: Site, var: str) -> set[str]:
+    """The names of loops beside the one at ``site``: its parts are others. Those beside a loop of the same name are
+    such parts already, where a command cuts both."""
+    block = block_at(nest, site.path)
+    beside = [variable_of(node) for node in block if isinstance(node, ast.For)]
+    return set(beside) if beside.count(var) == 1 else {var}
