@@ -191,18 +191,25 @@ class Net(Copied, Looking):
         biases alone train."""
         freeze(self.graph, layers, frozen=False)
 
-    def use_recipe(self, layers: Ensemble | str | Sequence[Ensemble | str], path: str | PathLike[str] | None) -> None:
+    def use_recipe(
+        self,
+        layers: Ensemble | str | Sequence[Ensemble | str],
+        path: str | PathLike[str] | None,
+        choices: Mapping[str, Any] | None = None,
+    ) -> None:
         """Use a recipe file for one ensemble, for every ensemble of a kind (``"conv"``), or for a chain of layers.
 
         Args:
             layers: an ensemble or its name, a kind; for a file that declares a chain, the kinds joined
                 (``"conv_relu"``) or the layers (``[conv1, relu1]``, or their names).
             path: of the file; None for none: layers get the default schedule, those of a chain each by itself.
+            choices: what the recipe asks for by ``s.choose(name, values, default)``: name → one of the values.
 
         Raises:
             CommandError: the net is compiled already, has no such ensemble or kind, or the layers are not a chain.
+            RecipeError: the choices are not names with values; ``compile`` says which of them no recipe asks for.
         """
-        use_recipe(self.graph, layers, path)
+        use_recipe(self.graph, layers, path, choices)
 
     # --- compiling ------------------------------------------------------------------------------------------
     def compile(

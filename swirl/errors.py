@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 
 class LatteError(Exception):
@@ -192,6 +193,8 @@ class Declined(LatteError):
         self.phase, self.chain = phase, chain
         self.built_on: tuple[str, ...] = ()
         """The kinds of layers whose recipes the recipe has built on."""
+        self.knobs: tuple[Any, ...] = ()
+        """The choices that it has asked for (:class:`swirl.schedule.choices.Knob`)."""
 
 
 class RecipeError(LatteError):

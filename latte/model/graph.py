@@ -27,6 +27,9 @@ from latte.model.source_location import user_location
 from swirl.errors import CommandError, DeclarationError, MappingError, nearest
 from swirl.ir.spelling import normalised
 
+EVERY_RECIPE = ""
+"""In the place of a name: what is chosen for all recipes."""
+
 
 class Graph:
     """What a user has declared.
@@ -38,6 +41,7 @@ class Graph:
         ensembles: in the order of their construction.
         connections: in the order in which they were made.
         recipes: an ensemble, a kind, or several of them joined by ``_`` → the recipe file that the user has chosen.
+        choices: the same, or :data:`EVERY_RECIPE` → what is chosen for their recipes, by name.
     """
 
     def __init__(self, settings: NetSettings):
@@ -47,6 +51,7 @@ class Graph:
         self._readers: dict[int, list[Connection]] = {}
         """Position of an ensemble → the connections that read it."""
         self.recipes: dict[str, Path | None] = {}
+        self.choices: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter()
         self._kept: set[str] = set()
         self._in_place: dict[str, Ensemble] = {}

@@ -8,6 +8,7 @@ from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 from latte.autodiff.differentiated import Differentiated
 from latte.model.ensemble import Ensemble
@@ -17,8 +18,9 @@ from latte.model.source_location import user_location
 from latte.planning.default_chains import DefaultChain, default_chain
 from latte.planning.frozen_recipes import as_frozen
 from latte.planning.recipes import Choice, Recipes, chain_keys, chain_name
-from swirl.errors import CommandError, nearest
+from swirl.errors import CommandError, RecipeError, nearest
 from swirl.ir.spelling import normalised
+from swirl.schedule.choices import check_choices
 from swirl.schedule.recipe import Recipe
 
 LONGEST = 8
@@ -228,7 +230,10 @@ def recipe_name(graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str])
 
 
 def use_recipe(
-    graph: Graph, layers: Ensemble | str | Sequence[Ensemble | str], path: str | PathLike[str] | None
+    graph: Graph,
+    layers: Ensemble | str | Sequence[Ensemble | str],
+    path: str | PathLike[str] | None,
+    choices: Mapping[str, Any] | None = None,
 ) -> None:
     """Choose a recipe file for layers, a kind or a chain; see :meth:`latte.net.Net.use_recipe`.
 
@@ -247,7 +252,15 @@ def use_recipe(
             location=user_location(),
             way_out="None is the default schedule",
         )
-    graph.recipes[recipe_name(graph, layers)] = None if path is None else Path(path)
+    if choices and path is None:
+        raise CommandError("choices are a recipe's, and there is none", location=user_location(), way_out="its path")
+    name = recipe_name(graph, layers)
+    try:
+        chosen = check_choices(choices or {})
+    except RecipeError as error:
+        error.location = user_location()
+        raise
+    graph.recipes[name], graph.choices[name] = None if path is None else Path(path), chosen
 
 
 def _apart(

@@ -16,6 +16,7 @@ from latte.planning.units import NetUnits, Unit
 from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
 from swirl.ir.phases import INFERENCE
+from swirl.schedule.choices import Knob, check_asked
 from swirl.schedule.command_log import Outcome
 from swirl.schedule.kept_schedules import BoundKernel, Kept, KeptSchedules
 from swirl.schedule.later import Later
@@ -140,6 +141,9 @@ class Plan:
     def notes(self) -> dict[str, tuple[str, ...]]:
         """Layer → what autodiff keeps or computes again, why it is in no chain, and what its recipe has left."""
         found = {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
+        for item in self.scheduled:
+            for member in item.unit.members:
+                found[member.name] += tuple(map(str, item.result.knobs))
         for each in self.untuned:
             told = f"{each.phase} has the default schedule: {each.reason}"
             unit = next(item.unit for item in self.scheduled if item.unit.name == each.layer)
@@ -196,6 +200,7 @@ def planning(
     asked = candidates(graph, recipes, differentiated.seeded)
     net_units = NetUnits(graph, recipes)
     left: dict[tuple[str, str], str] = {}
+    asked_for: list[Knob] = []
     done: list[ScheduledUnit] = []
     waiting: list[ScheduledUnit] = []
     while True:
@@ -213,6 +218,7 @@ def planning(
             made = _scheduled(recipes, units[position], state_after(done), kept)
             if isinstance(made, Declined):
                 declined = units[position], made
+                asked_for += made.knobs
                 break
             done.append(made)
             waiting.append(made)
@@ -226,6 +232,9 @@ def planning(
         if (why.chain or unit.name, why.phase) in left:
             raise why
         left[why.chain or unit.name, why.phase] = why.message
+    if not any(until(unit) for unit in units):
+        given = dict.fromkeys(name for chosen in graph.choices.values() for name in chosen)
+        check_asked(given, [*asked_for, *(each for item in done for each in item.result.knobs)])
     if on_stage is not None:
         on_stage(len(done), len(done), "")
     return Plan(

@@ -3,16 +3,17 @@ which files are recipes for chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from latte.autodiff.differentiated import Differentiated
 from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
-from latte.model.graph import Graph
+from latte.model.graph import EVERY_RECIPE, Graph
 from latte.planning.frozen_recipes import as_frozen
 from swirl.config import settings
 from swirl.errors import RecipeError
@@ -75,7 +76,7 @@ class Recipes:
         key = ensemble.name, frozenset(left)
         if key not in self._of:
             path = self.path(ensemble)
-            recipe = self._for_one(path) if path is not None else None
+            recipe = self._for_one(path, self._choices(ensemble.name, ensemble.kind)) if path is not None else None
             if ensemble.commands:
                 recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
             known = None if recipe is None else as_frozen(recipe, [ensemble], self._frozen)
@@ -108,7 +109,7 @@ class Recipes:
         member = next((member for member in members if member.kind == kind), None)
         path = self.path(member) if member is not None else chosen.get(kind, self._own_or_shipped(kind))
         if path is not None:
-            return self._for_one(path)
+            return self._for_one(path, self._choices(*((member.name,) if member is not None else ()), kind))
         return FOR_RECIPES if member is not None or kind in chosen or kind == DEFAULT_SCHEDULE else None
 
     def of_chain(self, members: Sequence[Ensemble]) -> ChainRecipe | None:
@@ -125,7 +126,7 @@ class Recipes:
         for path, choice in self._chain_paths(members):
             recipe = self._file(path)
             if recipe.chain == kinds:
-                return ChainRecipe(recipe, choice)
+                return ChainRecipe(recipe.choosing(self._choices(*chain_keys(members))), choice)
             if recipe.chain:
                 raise RecipeError(
                     f"declares the chain {', '.join(recipe.chain)}, but is used for {', '.join(kinds)}",
@@ -162,8 +163,14 @@ class Recipes:
             self._read[path] = replace(found, shares=True) if own else found
         return self._read[path]
 
-    def _for_one(self, path: Path) -> Recipe:
-        recipe = self._file(path)
+    def _choices(self, *keys: str) -> dict[str, Any]:
+        """What is chosen for recipes of one of these names, the first of which counts, and for all."""
+        known = self._graph.choices
+        own = next((known[key] for key in keys if key in known), {})
+        return {**known.get(EVERY_RECIPE, {}), **own}
+
+    def _for_one(self, path: Path, choices: Mapping[str, Any]) -> Recipe:
+        recipe = self._file(path).choosing(choices)
         if recipe.chain:
             raise RecipeError(
                 f"is a recipe for the chain {', '.join(recipe.chain)}, not for one layer",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.status import Status
@@ -17,7 +18,7 @@ from rich.status import Status
 import latte
 from latte.profiling.roofline import check_plot
 from latte.tools.bench.command import bench
-from latte.tools.net_files import Source, compiled_net, computed_phases, load_net, plain_errors
+from latte.tools.net_files import SET, Source, compiled_net, computed_phases, load_net, plain_errors
 from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
 from latte.tools.synthetic_data import made_up_batch
@@ -48,10 +49,11 @@ def main() -> None:
 @click.option("--phase", default="forward", show_default=True, help="forward, inference or backward")
 @click.option("--repeat", default=10, show_default=True, help="number of runs; times are medians")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
-def time_command(file: Path, phase: str, repeat: int, target: str | None) -> None:
+@SET
+def time_command(file: Path, phase: str, repeat: int, target: str | None, choices: dict[str, Any]) -> None:
     """Compile the net of FILE, and show the share of time in each layer."""
     with plain_errors():
-        compiled_net(file, target).timings(phase, repeat).print()
+        compiled_net(file, target, choices).timings(phase, repeat).print()
 
 
 @main.command("profile")
@@ -60,7 +62,10 @@ def time_command(file: Path, phase: str, repeat: int, target: str | None) -> Non
 @click.option("--json", "json_file", type=ResultFile(), help="write the profile there as well")
 @click.option("--plot", type=ResultFile(), help="draw the roofline there (.png, .svg, .pdf); needs matplotlib")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
-def profile_command(file: Path, repeat: int, json_file: Path | None, plot: Path | None, target: str | None) -> None:
+@SET
+def profile_command(
+    file: Path, repeat: int, json_file: Path | None, plot: Path | None, target: str | None, choices: dict[str, Any]
+) -> None:
     """Compile the net of FILE, and show where the time of a training step goes: for each layer and loop nest its time,
     Gflop/s, GB/s, and share of what the machine can do at the best, measured in the same seconds.
 
@@ -69,7 +74,7 @@ def profile_command(file: Path, repeat: int, json_file: Path | None, plot: Path 
     with plain_errors():
         if plot is not None:
             check_plot(plot)
-        net = compiled_net(file, target)
+        net = compiled_net(file, target, choices)
         if not net.session.given:
             net.set_batch(*made_up_batch(net))
         found = net.profile(repeat)
@@ -88,8 +93,16 @@ def profile_command(file: Path, repeat: int, json_file: Path | None, plot: Path 
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--threads", type=click.IntRange(1, 4096), help="by default all cores")
 @click.option("--once", is_flag=True, help="do not watch: compile, time, and end (exit status 1 if that fails)")
+@SET
 def tune_by_hand(
-    file: Path, layer: str, phase: str, recipe: Path | None, target: str | None, threads: int | None, once: bool
+    file: Path,
+    layer: str,
+    phase: str,
+    recipe: Path | None,
+    target: str | None,
+    threads: int | None,
+    once: bool,
+    choices: dict[str, Any],
 ) -> None:
     """Watch the recipe file of a layer: after each save, compile that layer alone, and time it.
 
@@ -100,7 +113,7 @@ def tune_by_hand(
     from latte.tools.tune_by_hand import Bench, tries
 
     with plain_errors():
-        bench = Bench(load_net(file), layer, phase, resolve_target(target), recipe, threads)
+        bench = Bench(load_net(file, choices), layer, phase, resolve_target(target), recipe, threads)
     click.echo(f"{layer}.{bench.phase} for {bench.target.name}, recipe {bench.paths[0]}")
     try:
         for well in tries(bench, click.echo):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 import click
 
 from latte.explain.explanation import phases_of
+from latte.model.graph import EVERY_RECIPE
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
 from latte.runtime.report import NotTuned
 from swirl.errors import CommandError, LatteError
+from swirl.schedule.choices import check_choices
 
 RUNS = (
     *("fit", "evaluate", "predict", "forward", "test", "backward", "forward_tasks", "backward_tasks"),
@@ -37,12 +41,41 @@ def plain_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-def load_net(path: Path) -> Net:
+def _as_choices(_: click.Context, __: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` → the value as Python reads it; a word needs no quotes."""
+    found = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not name.isidentifier() or not sign:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            found[name] = value
+    return found
+
+
+SET = click.option(
+    "--set",
+    "choices",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_as_choices,
+    help="a choice of recipes; repeatable",
+)
+"""What recipes ask for by ``s.choose``."""
+
+
+def load_net(path: Path, choices: Mapping[str, Any] = MappingProxyType({})) -> Net:
     """The net of a file, which is run up to the first call that would run a net: its ``net``, or what its ``net()``
     returns or would run; else the one that would run; else the only one that it has.
 
+    Args:
+        path: of the file.
+        choices: for its recipes, by name.
+
     Raises:
-        LatteError: the file defines none, or several, or running it fails.
+        LatteError: the file defines none, or several, or running it fails; or choices come too late.
     """
     with _running(path) as module:
         with _stopped_before_running() as stopped:
@@ -52,9 +85,16 @@ def load_net(path: Path) -> Net:
             with _stopped_before_running() as inside:
                 found = found()
             found = inside[0] if inside else found
-    if isinstance(found, Net):
-        return found
-    return stopped[0] if stopped else _only_net(vars(module), str(path))
+    if not isinstance(found, Net):
+        found = stopped[0] if stopped else _only_net(vars(module), str(path))
+    if choices:
+        if found.compiled:
+            raise CommandError(
+                f"the net of {path} is compiled already, without these choices",
+                way_out="leave net.compile() out of the file, or net.use_recipe(…, choices=…)",
+            )
+        found.graph.choices[EVERY_RECIPE] = check_choices(choices)
+    return found
 
 
 def load_module(path: Path) -> ModuleType:
@@ -165,8 +205,8 @@ def _only_net(variables: Mapping[str, object], location: str) -> Net:
     return first
 
 
-def compiled_net(path: Path, target: str | None) -> Net:
-    net = load_net(path)
+def compiled_net(path: Path, target: str | None, choices: Mapping[str, Any] = MappingProxyType({})) -> Net:
+    net = load_net(path, choices)
     if not net.compiled:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotTuned)  # an explanation's notes say it, of each phase

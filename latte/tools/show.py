@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +13,7 @@ from latte.explain.explanation import phases_of
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
-from latte.tools.net_files import Source, compiled_net, computed_phases, plain_errors
+from latte.tools.net_files import SET, Source, compiled_net, computed_phases, plain_errors
 from latte.tools.synthetic_data import made_up_batch
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
@@ -51,6 +52,7 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 @click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
 @click.option("--summary", is_flag=True, help="without buffers, nests and C++")
 @click.option("--width", type=click.IntRange(20), help="cut lines after so many columns")
+@SET
 def show(
     file: Path,
     layer: str | None,
@@ -62,13 +64,14 @@ def show(
     as_json: bool,
     summary: bool,
     width: int | None,
+    choices: dict[str, Any],
 ) -> None:
     """Compile the net of FILE, and show what became of a layer or a chain: one stage, or the whole explanation.
 
     FILE has a function net() or a module-level net. It is run up to the first call that would run a net, such as fit.
     """
     with plain_errors():
-        net = compiled_net(file, target)
+        net = compiled_net(file, target, choices)
         if layer is None and (stage is not None or as_list or phase is not None or as_json or as_recipe):
             raise CommandError(
                 "--phase, --stage, --list, --recipe and --json are about one layer", way_out="name it: --layer conv1"
@@ -101,8 +104,15 @@ def show(
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--measure", is_flag=True, help="profile the net, and show measured times beside those of the model")
 @click.option("--width", type=click.IntRange(20), help="cut lines after so many columns")
+@SET
 def explain(
-    file: Path, layer: str | None, phase: str | None, target: str | None, measure: bool, width: int | None
+    file: Path,
+    layer: str | None,
+    phase: str | None,
+    target: str | None,
+    measure: bool,
+    width: int | None,
+    choices: dict[str, Any],
 ) -> None:
     """Compile the net of FILE, and say for LAYER (an ensemble or a chain; all, if left out) which commands were applied
     or skipped and why, what its loops compute and touch, and what they ask of the processor.
@@ -110,7 +120,7 @@ def explain(
     latte show --layer LAYER has buffers, nests and C++ as well.
     """
     with plain_errors():
-        net = compiled_net(file, target)
+        net = compiled_net(file, target, choices)
         if layer is None and phase is not None:
             raise CommandError("--phase is about one layer", way_out="name it after the file")
         layers = [ensemble.name for ensemble in net.ensembles] if layer is None else [layer]

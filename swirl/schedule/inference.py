@@ -36,7 +36,8 @@ def scheduled_anew(s: Schedule, recipe: Recipe, before: Region) -> str:
         region = replace(before, phases={INFERENCE: before.phases[INFERENCE]}, follows=False, keeps_layouts=True)
         trial = s.begun_again(region, Building(instead={"forward": INFERENCE}))
         try:
-            way(trial, s.target)
+            with trial.with_choices(recipe.choices):
+                way(trial, s.target)
         except LatteError as error:
             reasons.append(error.message)
             continue

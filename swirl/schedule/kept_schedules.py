@@ -200,7 +200,8 @@ class _Entry:
         """
         try:
             if isinstance(made, Declined):
-                built_on, texts = made.built_on, {"declined": json.dumps([made.message, made.phase, made.chain])}
+                told = [made.message, made.phase, made.chain, to_value(made.knobs)]
+                built_on, texts = made.built_on, {"declined": json.dumps(told)}
             else:
                 built_on, texts = made.built_on, _texts_of(made)
         except NotAValue:
@@ -222,8 +223,10 @@ class _Entry:
         """
         text = partial(_named, names)
         if "declined" in self._texts:
-            message, phase, chain = json.loads(text(self._texts["declined"]))
-            return Declined(message, phase=phase, chain=chain)
+            message, phase, chain, knobs = json.loads(text(self._texts["declined"]))
+            declined = Declined(message, phase=phase, chain=chain)
+            declined.knobs = from_value(knobs)
+            return declined
         plan = from_value(json.loads(text(self._texts["plan"])))
 
         def nests(phase: str) -> PhaseNests:
@@ -243,7 +246,7 @@ class _Entry:
         state = PlanState(plan["layouts"], plan["shapes"], plan["joined"], {**seen.regions, made.name: made})
         stored, untuned = plan["stored"], plan["untuned"]
         by_phase = LaterMapping(phases, stages)
-        return Scheduled(state, made.name, by_phase, Later(outcomes), plan["files"], stored, (), untuned)
+        return Scheduled(state, made.name, by_phase, Later(outcomes), plan["files"], stored, (), untuned, plan["knobs"])
 
     def kernel(
         self, phase: str, names: Sequence[str], state: PlanState, make: Callable[[], BoundKernel]
@@ -374,6 +377,7 @@ def _texts_of(made: Scheduled) -> dict[str, Any]:
         "files": made.files,
         "stored": made.stored,
         "untuned": made.untuned,
+        "knobs": made.knobs,
     }
     return {
         "plan": json.dumps(to_value(plan)),

@@ -17,6 +17,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE
 from swirl.ir.validate import validate
+from swirl.schedule.choices import Knob
 from swirl.schedule.command_log import Outcome
 from swirl.schedule.declared import Declared
 from swirl.schedule.inference import scheduled_anew
@@ -82,6 +83,7 @@ class Scheduled:
         stored: phase → storage → the buffer as it was first, of storage that the recipe has made.
         built_on: kinds of layers whose recipes the recipe of a chain has built on.
         untuned: why inference has the default schedule, though there is a recipe; "" where it has not.
+        knobs: the choices that its recipes have asked for.
     """
 
     state: PlanState
@@ -92,6 +94,7 @@ class Scheduled:
     stored: Mapping[str, Mapping[str, Buffer]] = field(default_factory=dict)
     built_on: tuple[str, ...] = ()
     untuned: str = ""
+    knobs: tuple[Knob, ...] = ()
 
 
 @alone
@@ -135,6 +138,7 @@ def schedule(
             untuned = scheduled_anew(commands, recipe, own)
     except Declined as declined:
         declined.built_on = tuple(dict.fromkeys(commands.built_on))
+        declined.knobs = tuple(commands.knobs.values())
         return declined
     seconds = (perf_counter() - start) / max(1, len(stages))
     known = {phase: {b.name for each in made for b in each.program.buffers.values()} for phase, made in stages.items()}
@@ -150,7 +154,8 @@ def schedule(
     stored = {phase: _first_seen(made, known[phase]) for phase, made in left.items()}
     asked = tuple(dict.fromkeys(commands.built_on))
     state = replace(state, joined={**state.joined, **joined_in(state, region)})
-    return Scheduled(state, region, left, tuple(commands.outcomes), tuple(files), stored, asked, untuned)
+    knobs = tuple(commands.knobs.values())
+    return Scheduled(state, region, left, tuple(commands.outcomes), tuple(files), stored, asked, untuned, knobs)
 
 
 def _first_seen(stages: Sequence[Stage], known: Collection[str]) -> dict[str, Buffer]:

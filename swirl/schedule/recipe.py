@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from swirl.build.cache import cache_key
 from swirl.errors import CommandError, Declined, LatteError, LayoutError, RecipeError, Refused
@@ -16,6 +17,7 @@ from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE, PHASES
 from swirl.ir.spelling import as_in_sources
 from swirl.ir.text import identity
+from swirl.schedule.choices import Knob, knob
 from swirl.schedule.command_log import (
     Outcome,
     Recorded,
@@ -36,6 +38,8 @@ from swirl.target.targets import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.rewrites.sites import loop_names
 from swirl.transforms.rewrites.storage.contraction import stored_between
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from swirl.schedule.command_methods import CommandMethods
@@ -90,6 +94,9 @@ class Schedule(_Answers):
         """The first command for forward that inference could not follow, and why."""
         self.applying = ""
         """The phase whose function runs."""
+        self.knobs: dict[str, Knob] = {}
+        """The choices that recipes have asked for."""
+        self._choices: Mapping[str, Any] = {}
         self._notes: list[str] = []
         self._building: Building = Building()
         self._become(state)
@@ -157,13 +164,42 @@ class Schedule(_Answers):
             raise CommandError(what, location=caller(), way_out=way_out)
         assert found is not None
         self.composed.append(found)
-        with self._building.on(phase, on, kind):
+        with self._building.on(phase, on, kind), self.with_choices(found.choices):
             function(self, self.target)
 
     def instead(self, recipe: Recipe, phase: str, on: str) -> None:
         """Apply the function of a recipe for a phase to the nests of another one; errors as of :meth:`Recipe.apply`."""
         with self._building.on(phase, on):
             recipe.apply(self, [phase])
+
+    def choose(self, name: str, values: Sequence[T], default: T) -> T:
+        """A choice that the recipe leaves to whoever uses it, by ``net.use_recipe(…, choices={name: value})`` or on the
+        command line by ``--set name=value``; ``explain`` lists the choices. The outcome of the recipe depends on it.
+
+        Args:
+            name: an identifier; each phase that asks for it gets the same.
+            values: that it may have: numbers, words, switches, or tuples of these.
+            default: one of them, which it is where nobody has set it.
+
+        Returns:
+            one of the values.
+
+        Raises:
+            RecipeError: it is set to something else, or these are no values.
+        """
+        found = knob(name, values, default, self._choices, self.knobs.get(name))
+        self.knobs[name] = found
+        value: T = found.value
+        return value
+
+    @contextmanager
+    def with_choices(self, choices: Mapping[str, Any]) -> Iterator[None]:
+        """Inside of the context a recipe's function runs that has been given these choices."""
+        outer, self._choices = self._choices, choices
+        try:
+            yield
+        finally:
+            self._choices = outer
 
     def default(self, phase: str) -> None:
         """Apply the default schedule to a phase, after the commands that it has had.
@@ -434,6 +470,7 @@ class Recipe:
         identity: changes with whatever the functions' outcomes may depend on besides their arguments; None where that
             is not known.
         shares: whether the functions never look at the names of layers.
+        choices: that are set, by name; see :meth:`Schedule.choose`.
     """
 
     name: str
@@ -442,6 +479,14 @@ class Recipe:
     path: Path | None = None
     identity: str | None = None
     shares: bool = False
+    choices: Mapping[str, Any] = field(default_factory=dict)
+
+    def choosing(self, choices: Mapping[str, Any]) -> Recipe:
+        """The recipe with choices set, on which its outcome depends."""
+        if not choices:
+            return self
+        identity = None if self.identity is None else cache_key("choices", self.identity, repr(sorted(choices.items())))
+        return replace(self, choices=choices, identity=identity)
 
     def apply(self, schedule: Schedule, phases: Sequence[str] = (*PHASES, INFERENCE)) -> None:
         """Run the functions of those ``phases`` that compute something, in order.
@@ -457,7 +502,8 @@ class Recipe:
                 continue
             schedule.applying = schedule.meant(phase)
             try:
-                function(schedule, schedule.target)
+                with schedule.with_choices(self.choices):
+                    function(schedule, schedule.target)
             except LatteError as error:
                 if error.location is None:  # a question, not a command
                     error.location = raised_at(error, self.name, self.path)
