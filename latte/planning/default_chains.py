@@ -112,7 +112,7 @@ def _phase(kind: str | None, phase: str, s: Schedule, target: Target) -> None:
     """
     pairs = [_pair(*pair) for pair in pairwise(s.layers)]
     asked, phase = phase, s.meant(phase)
-    apart = s.copy()
+    unjoined = s.copy()
     _join(pairs, phase, s, target, own_loops=kind is None)
     for each in (asked, "update") if asked == "backward" else (asked,):
         if s.meant(each) not in s.programs:  # the update may have become a part of backward
@@ -126,10 +126,10 @@ def _phase(kind: str | None, phase: str, s: Schedule, target: Target) -> None:
             raise
         except LatteError as error:
             s.decline(f"the recipe of {kind} is for that layer alone: {error.message}")
-    merged = apart.programs.keys() - s.programs.keys()
+    merged = unjoined.programs.keys() - s.programs.keys()
     if kind is not None and merged and not all(map(_scheduled, s.programs[phase].nests)):
         s.decline(f"the recipe of {kind} leaves loops of the update as they are")
-    _keep_lanes(pairs, phase, s, apart, target)
+    _keep_lanes(pairs, phase, s, unjoined, target)
 
 
 def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own_loops: bool) -> None:
@@ -226,25 +226,25 @@ def _between(pairs: Sequence[Pair], program: Program) -> dict[str, Pair]:
     return {name: pair for name, buffer in program.buffers.items() for pair in pairs if buffer.name in pair.storage}
 
 
-def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule, target: Target) -> None:
+def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, unjoined: Schedule, target: Target) -> None:
     """Functions are not called one by one where the layers by themselves call them in lanes.
 
     Args:
         s: the joined layers, scheduled.
-        apart: the layers one after the other, not scheduled.
+        unjoined: the layers one after the other, not scheduled.
 
     Raises:
         Declined: they would be; ``chain`` names the pair before the first layer that has lanes by itself.
     """
-    program = apart.programs[phase]
+    program = unjoined.programs[phase]
     between = _between(pairs, program)
     passing = sum(prod(program.buffers[name].shape) for name in _made(program, between))
     if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
         return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}
-    FOR_RECIPES.functions[phase](apart, target)
+    FOR_RECIPES.functions[phase](unjoined, target)
     for label, nest in callers.items():
-        own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
+        own = [each for each in unjoined.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
         made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
         touched = sorted((name for name in nest.arguments if name in between), key=made.__contains__)
         if touched and not any(map(_one_by_one, own)):

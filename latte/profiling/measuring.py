@@ -34,13 +34,13 @@ class Measurements:
 
     Args:
         compiled: of each layer and phase, as it is compiled.
-        apart: of each loop nest of each of them.
+        separate: of each loop nest of each of them.
         rates: of the machine, the best round of each.
         threads: that ran.
     """
 
     compiled: tuple[Times, ...]
-    apart: tuple[tuple[Times, ...], ...]
+    separate: tuple[tuple[Times, ...], ...]
     rates: Rates
     threads: int
 
@@ -107,10 +107,10 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
     executable, runner = session.executable, session.runner
     limits = Limits(executable.plan.target, runner)
     forward = len(executable.order["forward"])
-    apart = {}
+    separate = {}
     for name, part in zip(TRAINING, (nests[:forward], nests[forward:]), strict=True):
         executable.memory.ready(name)
-        apart[name] = runner.phase(
+        separate[name] = runner.phase(
             [
                 (nest.kernel, executable.memory.table(name, position, _storage(nest)))
                 for position, several in enumerate(part)
@@ -120,7 +120,7 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
 
     def by_nest(name: str) -> list[float]:
         with executable.views.in_storage():
-            return apart[name].run_timed()
+            return separate[name].run_timed()
 
     def by_layer(name: str) -> list[float]:
         return [seconds for _, _, seconds in executable.run_timed(name)]
@@ -217,7 +217,7 @@ def _row(
         named = replace(own, nest=nest.label, writes=nest.writes)
         return replace(named, demand=asked, predicted=parts[slowest], slowest=slowest)
 
-    found = tuple(below(nest, times) for nest, times in zip(nests, measured.apart[number], strict=True))
+    found = tuple(below(nest, times) for nest, times in zip(nests, measured.separate[number], strict=True))
     predicted = sum(nest.predicted or 0.0 for nest in found)
     own = row(compiled.kernel.name, compiled.program, measured.compiled[number])
     return replace(own, nests=found, predicted=predicted)

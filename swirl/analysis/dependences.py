@@ -183,7 +183,7 @@ def pinned(
     return equal
 
 
-def apart(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> bool:
+def disjoint(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> bool:
     """Whether a subscript of one access is always above the other's, so that the two never meet, where the variables
     ``same`` are equal. False where it takes isl to tell."""
     equal = pinned(first, second, a, b, same)

@@ -122,10 +122,10 @@ class _Turned(Transformer):
         with self.statements.copy(self.copies, self.values[0]):
             memory = LaneValues(self.instructions, self.statements, self.lane.var).memory
             first = memory.pointer(node, subscripts(node), 0)
-        apart = constant(distance, "int32")
+        row_distance = constant(distance, "int32")
         self.loads.append(Declaration(self.instructions.type_of(dtype), name, shape=(len(self.values),)))
         rows = [] if self.active is None else [self.statements.expressions.integer(self.active)]
-        self.loads.append(call(f"load_turned<{len(self.values)}>", symbol(name), first, apart, *rows))
+        self.loads.append(call(f"load_turned<{len(self.values)}>", symbol(name), first, row_distance, *rows))
         registers: dict[tuple[int, ...], str] = {(copy, 0): f"{name}[{copy}]" for copy in range(len(self.values))}
         self.context.locals[name] = Local(dtype, "registers", registers, (len(self.values), width))
         return name

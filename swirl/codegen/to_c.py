@@ -127,13 +127,13 @@ class Statements:
         with self.context.block():
             init, test, step = self.head(loop)
             # Before the body, whose own locals are known after it.
-            apart, unrolled = self._crowded(node), None
+            crowded, unrolled = self._crowded(node), None
             if self.context.vector_width and _stays_a_loop(loop, node.body):
                 unrolled = f"GCC unroll {self._iterations_at_once(loop, node)}"
             inside = self.body(node.body)
             if adds_in_order(node, self.context):
                 inside.append(call("in_order"))
-            if apart:
+            if crowded:
                 inside.insert(0, call("load_again"))
             return [For(init, test, step, inside, unrolled)]
 

@@ -70,7 +70,7 @@ def lanes_of(nest: Nest, buffers: Mapping[str, Buffer], target: Target) -> int:
 
 
 def issued(nest: Nest, buffers: Mapping[str, Buffer], lanes: int) -> Issued:
-    """The instructions of a nest in which a name has one meaning (:func:`swirl.ir.names.apart`).
+    """The instructions of a nest in which a name has one meaning (:func:`swirl.ir.names.with_distinct_names`).
 
     Args:
         lanes: elements of a vector.

@@ -17,7 +17,7 @@ from swirl.analysis.work import program_work
 from swirl.cost.instruction_counts import issued, lanes_of, share
 from swirl.cost.traffic import into, loop_bytes, moved, streamed_in
 from swirl.ir.item_numbers import whole_batch
-from swirl.ir.names import apart
+from swirl.ir.names import with_distinct_names
 from swirl.ir.nest import Nest, Program, loop_of
 from swirl.ir.paths import loops
 from swirl.target.targets import Target
@@ -98,7 +98,7 @@ def demand(program: Program, target: Target) -> Demand:
     """What a finished program asks for, for a whole batch: of one that :func:`swirl.ir.separate.separate` has taken
     apart, a loop nest."""
     program = whole_batch(program)
-    nests = [apart(nest) for nest in program.nests]
+    nests = [with_distinct_names(nest) for nest in program.nests]
     found = [issued(nest, program.buffers, lanes_of(nest, program.buffers, target)) for nest in nests]
     whole = program_work(program)
     past = {name for nest in nests for name in streamed_in(nest)}

@@ -119,7 +119,7 @@ def test_nests_are_listed_below_their_layer(net: Net, found: Profile) -> None:
     assert len(loss.nests) == 3
     assert all("value" in nest.writes for nest in loss.nests) and "prob" in loss.nests[1].writes
     assert sum(nest.operations for nest in loss.nests) == loss.operations
-    assert loss.apart == pytest.approx(sum(nest.seconds for nest in loss.nests))
+    assert loss.separately == pytest.approx(sum(nest.seconds for nest in loss.nests))
     assert len(row(found, "relu1", "forward").nests) == 1
 
 

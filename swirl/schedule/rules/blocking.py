@@ -69,8 +69,8 @@ def in_strips(product: Product) -> Blocking | None:
 def _collide(product: Product, var: str, rows: int) -> bool:
     """Whether so many rows along a loop over results, of the operand that moves with it and the terms, take each
     other's place in the level-1 cache."""
-    apart = ((product.stride(access, product.terms) or 0) * product.itemsize for access in product.moving(var))
-    return any(collide(rows, each, product.target) for each in apart)
+    distances = ((product.stride(access, product.terms) or 0) * product.itemsize for access in product.moving(var))
+    return any(collide(rows, each, product.target) for each in distances)
 
 
 def _strip(product: Product, var: str, most: int) -> int | None:
@@ -83,7 +83,7 @@ def _strip(product: Product, var: str, most: int) -> int | None:
 
 
 # --- sums that are far apart ----------------------------------------------------------------------------------
-def far_apart(product: Product) -> Blocking | None:
+def distant_sums(product: Product) -> Blocking | None:
     """Lanes of an operand that were turned for them, whose sums are far apart in memory: blocks of many terms, and
     the other operand outside; None where lanes do not run so."""
     var = product.lanes()
@@ -201,7 +201,7 @@ def blocking(trials: Trials, found: Contraction) -> Blocking | None:
     product = Product.of(trials, found)
     if product is None:
         return in_parts(trials, found) or in_panels(trials, found)
-    return far_apart(product) or in_panels(trials, found) or in_strips(product) or near_terms(product)
+    return distant_sums(product) or in_panels(trials, found) or in_strips(product) or near_terms(product)
 
 
 def gains_alone(trials: Trials, found: Contraction) -> bool:
@@ -272,7 +272,7 @@ def _cut(trials: Trials, found: Contraction) -> bool:
     moved = [order] if order.arguments[0] != names else []
     done = trials.together([*moved, step(chosen.why, "split", var, [end])])
     if done:
-        trials.name_apart()
+        trials.give_own_names()
     return done
 
 

@@ -85,11 +85,11 @@ class Copies:
             return
         for statement in lanes.inside:
             for access in (access for access in statement.accesses if access.kind == "write"):
-                apart = stride(access, lanes.var, statement, lanes.buffers)
+                distance = stride(access, lanes.var, statement, lanes.buffers)
                 for loop in statement.loops:
-                    fills = loop.extent == apart and stride(access, loop.var, statement, lanes.buffers) == 1
-                    if fills and apart in FILLED and loop.var != lanes.var:
-                        self.trials.apply("it writes what is between the lanes", "unroll_and_jam", loop.var, apart)
+                    fills = loop.extent == distance and stride(access, loop.var, statement, lanes.buffers) == 1
+                    if fills and distance in FILLED and loop.var != lanes.var:
+                        self.trials.apply("it writes what is between the lanes", "unroll_and_jam", loop.var, distance)
                         return
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> bool:

@@ -22,7 +22,7 @@ from swirl.transforms.rewrites.sites import taken_names
 def gather(own: Trials) -> None:
     """Sums of a nest whose iterations add to each other's elements become loops over the elements."""
     adding = [(s, index) for s in statements_of(own.nests[0]) for a in s.accesses if a.kind == "add" for index in a.own]
-    own.name_apart({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
+    own.give_own_names({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
     _reindex(own)
     read = [a.name for found in _scattered(own) for a in found.held(statements_of(own.nests[0]))]
     held = [name for name in dict.fromkeys(read) if name not in own.program.buffers]

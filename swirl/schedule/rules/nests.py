@@ -153,7 +153,7 @@ class NestSchedule:
         if not steps or not self.trials.scratch().together([*steps, step(*_lanes(found, var, self.width))]):
             return False
         self.trials.together(steps)
-        self.trials.name_apart({var})
+        self.trials.give_own_names({var})
         return True
 
     def _turn(self, found: LoopFacts) -> bool:
@@ -331,8 +331,8 @@ class NestSchedule:
 def _scatters(found: LoopFacts) -> bool:
     """Whether neighbouring iterations write elements that are far apart, also of local arrays."""
     written = ((a, s) for s in found.inside for a in s.accesses if a.kind != "read" and a.own)
-    apart = (stride(access, found.var, statement, found.buffers) for access, statement in written)
-    return any(each is None or each > NEAR for each in apart)
+    distances = (stride(access, found.var, statement, found.buffers) for access, statement in written)
+    return any(each is None or each > NEAR for each in distances)
 
 
 def _mostly_moves(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:

@@ -94,7 +94,9 @@ def go_to_places(trials: Trials) -> None:
     """Loops over the places that a term may be added to become the one that it is added to: lanes and copies would add
     zeros to the others. Not where lanes have few places, of their own; nor where no other loop is left for threads."""
     known = statements_of(trials.nests[0])
-    trials.name_apart({var for one in known if (places := places_of(one, known)) is not None for var in places.which})
+    trials.give_own_names(
+        {var for one in known if (places := places_of(one, known)) is not None for var in places.which}
+    )
     known = statements_of(trials.nests[0])
     for statement in known:
         places = places_of(statement, known)

@@ -28,7 +28,7 @@ FULL = 0.85
 def pack(trials: Trials) -> None:
     """Copy operands of products that are read again and again in an order that memory does not have."""
     pack_short_sums(trials)
-    pack_rows_apart(trials)
+    pack_distant_rows(trials)
 
 
 # --- short sums ---------------------------------------------------------------------------------------------
@@ -99,12 +99,12 @@ def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
 
 
 # --- rows that are far apart ----------------------------------------------------------------------------------
-def pack_rows_apart(trials: Trials) -> None:
+def pack_distant_rows(trials: Trials) -> None:
     """Operands whose rows, a power of two apart, take each other's place in the level-1 cache, or are on many pages,
     are copied, where they are read often."""
-    for found, access, var in one_by_one(lambda: _rows_apart(trials), lambda of: of[1].text):
+    for found, access, var in one_by_one(lambda: _contiguous_operands(trials), lambda of: of[1].text):
         for loop, reads in _read_often(trials, found, access, var):
-            if _far_apart(trials, found, access, loop):
+            if _rows_are_distant(trials, found, access, loop):
                 why = f"its rows are far apart, each element is read {reads} times"
                 order = innermost(trials.program.buffers[access.name], access, var)
                 options = {} if order == sorted(order) else {"order": order}
@@ -112,21 +112,21 @@ def pack_rows_apart(trials: Trials) -> None:
                 break
 
 
-def _far_apart(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
+def _rows_are_distant(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
     """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, or on
     too many pages; and will be closer in a copy."""
     buffer = trials.program.buffers[access.name]
     for terms in (inner for inner in found.statement.loops if inner.var in found.sums):
         rows = trips(terms, found.statement.ranges)
-        apart = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
+        distance = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
         inside = found.statement.variables().index(terms.var) > found.statement.variables().index(loop.var)
-        costs = collide(rows, apart, trials.target) or (rows >= PAGES and apart >= PAGE)
-        if inside and costs and loop.fits(access.name, rows * apart - 1):
+        costs = collide(rows, distance, trials.target) or (rows >= PAGES and distance >= PAGE)
+        if inside and costs and loop.fits(access.name, rows * distance - 1):
             return True
     return False
 
 
-def _rows_apart(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
+def _contiguous_operands(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
     """The operands of products that are contiguous along a loop over the results, with that loop."""
     buffers = trials.program.buffers
     for found in _products(trials):

@@ -55,10 +55,10 @@ def fetch_results(trials: Trials) -> None:
 def _writes_piece(rows: LoopFacts, use: Use) -> bool:
     """Whether an iteration writes pieces of rows that are pages apart."""
     buffer = rows.buffers[use.access.name]
-    apart = abs(use.stride or 0) * rows.loop.step * buffer.itemsize
+    distance = abs(use.stride or 0) * rows.loop.step * buffer.itemsize
     inside = use.statement.loops[use.statement.variables().index(rows.var) + 1 :]
     along = any(stride(use.access, loop.var, use.statement, rows.buffers) == 1 for loop in inside)
-    return along and apart >= PAGE and rows.fits(use.access.name, apart // 2)
+    return along and distance >= PAGE and rows.fits(use.access.name, distance // 2)
 
 
 def fetch_strided(trials: Trials) -> None:
@@ -94,8 +94,8 @@ def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
     if not 0 < (use.stride or 0) * found.loop.step * size <= PIECE_OF_A_ROW:
         return False
     around = (row for row in rows if use.statement.path[: row.depth] == row.path)
-    apart = (stride(use.access, row.var, use.statement, found.buffers) or 0 for row in around)
-    return any(abs(each) * size >= PAGE for each in apart)
+    distances = (stride(use.access, row.var, use.statement, found.buffers) or 0 for row in around)
+    return any(abs(each) * size >= PAGE for each in distances)
 
 
 def store_far(trials: Trials) -> None:

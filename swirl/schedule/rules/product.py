@@ -38,10 +38,10 @@ class Blocking:
     cut: tuple[str, int] | None = None
 
 
-def collide(rows: int, apart: int, target: Target) -> bool:
-    """Whether rows take each other's place in the level-1 cache: so many, each ``apart`` bytes after the last one. In
-    it, they take as much room as if all that two rows' places have in common was theirs."""
-    return apart != 0 and rows * gcd(apart, WAY) > target.l1_bytes
+def collide(rows: int, distance: int, target: Target) -> bool:
+    """Whether rows take each other's place in the level-1 cache: so many, each ``distance`` bytes after the last one.
+    In it, they take as much room as if all that two rows' places have in common was theirs."""
+    return distance != 0 and rows * gcd(distance, WAY) > target.l1_bytes
 
 
 def lanes(found: Contraction, buffers: Mapping[str, Buffer], loops: Iterable[str], *accesses: Access) -> str | None:

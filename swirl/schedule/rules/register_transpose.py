@@ -86,5 +86,5 @@ def _nested(lanes: LoopFacts, row: LoopFacts) -> list[str]:
 def _further(lanes: LoopFacts, row: LoopFacts) -> bool:
     """Whether the rows that lanes read are at least as far apart as those that they are in themselves."""
     along = [(stride(use.access, row.var, use.statement, lanes.buffers) or 0) for use in lanes.uses if use.stride == 1]
-    apart = [use.stride or 0 for use in lanes.uses if use.stride not in (0, 1)]
-    return max(apart) >= max(along, default=0)
+    strides = [use.stride or 0 for use in lanes.uses if use.stride not in (0, 1)]
+    return max(strides) >= max(along, default=0)

@@ -117,7 +117,7 @@ class PhaseSchedule:
             trial = own.scratch()
             NestSchedule(trial).write()
             if own.partly:
-                own.name_apart(own.partly)  # loops of a name that are to be scheduled apart
+                own.give_own_names(own.partly)  # loops of a name that are to be scheduled apart
                 NestSchedule(own).write()
             else:
                 own.accept(trial)
@@ -146,13 +146,13 @@ class PhaseSchedule:
             var, *pending = pending
             cuts, names = own.borders(var), own.loop_names
             if not cuts and any(own.borders(var, number) for number in range(1, names.count(var))):
-                own.name_apart({var})  # the first one, which zeroes, is not clamped
+                own.give_own_names({var})  # the first one, which zeroes, is not clamped
                 pending = [*(name for name in own.loop_names if name not in names), *pending]
                 continue
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "the ends alone are clamped"
             if longest > 1 and own.apply(why, "split", var, cuts):
-                own.name_apart()
+                own.give_own_names()
 
     def flatten(self) -> None:
         """Loops over contiguous memory become one."""
@@ -239,10 +239,10 @@ class PhaseSchedule:
         refused: set[str] = set()
         done = False
         if self._shared_loop(own, refused) is not None:
-            own.name_apart()
+            own.give_own_names()
         while (shared := self._shared_loop(own, refused)) is not None:
             if own.apply("each sum has loops of its own", "distribute", shared):
-                own.name_apart()
+                own.give_own_names()
                 done = True
             else:
                 refused.add(shared)
@@ -270,12 +270,12 @@ class PhaseSchedule:
             several = len(path) > 1 and len(targets) > 1
             again = [c for c in held if var in c.read_again]
             over_terms = any(var in c.sums and _results_inside(c, path) for c in held)
-            apart = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
+            calls = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
             if (
                 several
                 or over_terms
                 or (len(path) > 1 and (_lanes_differ(own, path) or not found and _written_differently(own, path)))
-                or any(apart or not all_make(c, deeper) or gains_alone(own, c) for c in again)
+                or any(calls or not all_make(c, deeper) or gains_alone(own, c) for c in again)
             ):
                 return var
         return None
@@ -305,9 +305,9 @@ def _written_differently(own: Trials, path: Path) -> bool:
             written = [a for a in statement.accesses if a.kind != "read"]
             if len(written) != 1 or written[0].name not in own.program.buffers:
                 return False  # a local holds them together
-            moved = {v: stride(written[0], v, statement, own.program.buffers) for v in statement.variables()}
-            rows = [var for var, apart in moved.items() if apart == 1]
-            if len(rows) != 1 or not all(apart == 1 or (apart or 0) > NEAR for apart in moved.values()):
+            strides = {v: stride(written[0], v, statement, own.program.buffers) for v in statement.variables()}
+            rows = [var for var, distance in strides.items() if distance == 1]
+            if len(rows) != 1 or not all(distance == 1 or (distance or 0) > NEAR for distance in strides.values()):
                 return False  # a sum, or a few elements apart
             along.update(rows)
     return len(along) > 1

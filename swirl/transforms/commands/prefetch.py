@@ -148,7 +148,9 @@ def _ways_out(program: Program, site: Site, buffer: str, options: tuple[int, int
     """Other loops, or tiles of this one, that move by a line or more."""
     trial = Trial(program)
     var = loop_of(loop_at(program, site)).var
-    found = others(trial, site, lambda name, **only: (step("prefetch", buffer, name, *options, **only),), apart=False)
+    found = others(
+        trial, site, lambda name, **only: (step("prefetch", buffer, name, *options, **only),), by_occurrence=False
+    )
     ways = [" or ".join(steps[0].text for steps in found)]
     line = LINE // DTYPES[program.buffers[buffer].dtype]().itemsize
     tile, ahead = step("tile_loop", var, line), step("prefetch", buffer, f"{var}_outer", *options)
@@ -181,8 +183,8 @@ def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.exp
     for index, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
         place, stride = expr("p + i * s", p=place, i=index, s=stride), stride * extent
     for _, other in seen:
-        apart = affine(expr("a - b", a=place, b=other), ranges)
-        if apart is not None and not apart.terms and abs(apart.constant) < line:
+        elements_between = affine(expr("a - b", a=place, b=other), ranges)
+        if elements_between is not None and not elements_between.terms and abs(elements_between.constant) < line:
             return True
     seen.append((buffer.name, place))
     return False

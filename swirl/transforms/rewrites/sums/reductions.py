@@ -162,7 +162,13 @@ def only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) 
     """Whether a statement does nothing with the target but accumulate into it; with ``every``, into any element of the
     array that it is one of."""
     uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
-    uses -= 0 if every else sum(1 for n in nodes(node) if isinstance(n, ast.Subscript) and _apart(n, reduction.target))
+    uses -= (
+        0
+        if every
+        else sum(
+            1 for n in nodes(node) if isinstance(n, ast.Subscript) and _are_different_elements(n, reduction.target)
+        )
+    )
     updates = 0
     for statement in statements_in(node):
         found = accumulation(statement)
@@ -173,7 +179,7 @@ def only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) 
     return uses == updates
 
 
-def _apart(one: ast.Subscript, other: ast.expr) -> bool:
+def _are_different_elements(one: ast.Subscript, other: ast.expr) -> bool:
     """Whether two references are other elements of one array, whatever the values of variables: ``m[n, 0]`` and
     ``m[n, 1]``."""
     if not isinstance(other, ast.Subscript) or unparse(one.value) != unparse(other.value):
