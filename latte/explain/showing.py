@@ -80,8 +80,8 @@ def model_cells(facts: Sequence[NestFact]) -> list[tuple[str, ...]]:
 def _asked(fact: NestFact) -> tuple[str, ...]:
     asked = fact.demand
     instructions = (amount(number, "").strip() for number in (asked.multiply_adds, asked.loads, asked.stores))
-    moved = (amount(number, "B") for number in (asked.level1, asked.level2, asked.memory))
-    return (f"{asked.lanes:.0%}", *instructions, *moved)
+    traffic = (amount(number, "B") for number in (asked.level1, asked.level2, asked.memory))
+    return (f"{asked.lanes:.0%}", *instructions, *traffic)
 
 
 def _times(fact: NestFact) -> tuple[str, ...]:

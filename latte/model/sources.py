@@ -135,7 +135,7 @@ def _parsed(lines: Sequence[str], first: int) -> Source | None:
     return Source(tuple(lines), first, definition)
 
 
-def _definitions(text: str, name: str, near: int) -> list[tuple[int, int]]:
+def _definitions(text: str, name: str, line: int) -> list[tuple[int, int]]:
     """The first and last lines of the functions of a name, the one nearest to a line first."""
     try:
         tree = ast.parse(text)
@@ -150,7 +150,7 @@ def _definitions(text: str, name: str, near: int) -> list[tuple[int, int]]:
         ):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             found.append((first, node.end_lineno))
-    return sorted(found, key=lambda lines: abs(lines[0] - near))
+    return sorted(found, key=lambda lines: abs(lines[0] - line))
 
 
 # --- comparing ----------------------------------------------------------------------------------------------

@@ -111,17 +111,17 @@ def _phase(kind: str | None, phase: str, s: Schedule, target: Target) -> None:
         kind: of the first layer, if it has a recipe.
     """
     pairs = [_pair(*pair) for pair in pairwise(s.layers)]
-    asked, phase = phase, s.meant(phase)
+    asked, phase = phase, s.actual_phase(phase)
     unjoined = s.copy()
     _join(pairs, phase, s, target, own_loops=kind is None)
     for each in (asked, "update") if asked == "backward" else (asked,):
-        if s.meant(each) not in s.programs:  # the update may have become a part of backward
+        if s.actual_phase(each) not in s.programs:  # the update may have become a part of backward
             continue
         if kind is None:
             FOR_RECIPES.functions[each](s, target)
             continue
         try:
-            s.recipe(kind, each, on=s.meant(each))
+            s.recipe(kind, each, on=s.actual_phase(each))
         except Declined:
             raise
         except LatteError as error:
@@ -145,24 +145,24 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
     between = _between(pairs, trials.program)
     if not own_loops and phase == "backward" and not _handed_on(trials.program, between):
         raise Declined("the first layer has no gradient to compute", phase=phase)
-    unmet = _unmet(trials, between)
+    elsewhere = _read_elsewhere(trials, between)
     for nest in PhaseSchedule(trials).parted() if own_loops else ():
         for name in nest.arguments:
-            if name in between and name not in unmet:
+            if name in between and name not in elsewhere:
                 raise Declined("sums have loops of their own", phase=phase, chain=between[name].name)
-    while unmet:  # what was read in the iteration that makes it may be read where another one is computed again
-        _compute_again(unmet, between, trials)
+    while elsewhere:  # what was read in the iteration that makes it may be read where another one is computed again
+        _compute_again(elsewhere, between, trials)
         between = _between(pairs, trials.program)
-        unmet = _unmet(trials, between)
+        elsewhere = _read_elsewhere(trials, between)
     if _made(trials.program, between):
         trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
 
 
-def _unmet(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
+def _read_elsewhere(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
     """The buffers that are read in other iterations than those that make them, once loops are joined."""
     trial = trials.scratch()
     trial.together([step("", "fuse_layers", keep=[*between])])
-    return [name for name in _made(trial.program, between) if not _met(trial.program, name)]
+    return [name for name in _made(trial.program, between) if not _is_in_shared_loops(trial.program, name)]
 
 
 def _made(program: Program, between: Mapping[str, Pair]) -> list[str]:
@@ -183,7 +183,7 @@ def _scheduled(nest: Nest) -> bool:
     return any(loop.kind != "range" for statement in statements_of(nest) for loop in statement.loops)
 
 
-def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
+def _compute_again(elsewhere: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
     """Compute gradients where they are read, instead of storing them.
 
     Raises:
@@ -195,11 +195,11 @@ def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Tr
             what = "an element is not read in the iteration that makes it"
             raise Declined(what, phase=trials.phase, chain=between[name].name)
 
-    for name in unmet:  # the update only adds reads
+    for name in elsewhere:  # the update only adds reads
         check(name, _pays_again(trials.program, name))
     if "update" in trials.s.programs:
         trials.apply("the update reads the same", "fuse_layers", "update", keep=[*between])
-    for name in unmet:
+    for name in elsewhere:
         check(name, _pays_again(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
 
 
@@ -258,7 +258,7 @@ def _one_by_one(nest: Nest) -> int:
     return sum(map(executions, known))
 
 
-def _met(program: Program, buffer: str) -> bool:
+def _is_in_shared_loops(program: Program, buffer: str) -> bool:
     """Whether what touches a buffer is in the same loops, but for those that only one has inside."""
     touching = [
         (nest.label, s)

@@ -55,17 +55,17 @@ class Copies:
         if any(_copies(statement) > 1 for statement in lanes.inside):
             return  # another sum in the nest has made them, of the loops around both
         inside = {id(statement.node) for statement in lanes.inside}
-        held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
+        products = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         window = [c for c in correlations(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
-        if held:
-            shared = self._register_tile(lanes, held[0], row, vectors, single)
+        if products:
+            shared = self._register_tile(lanes, products[0], row, vectors, single)
         else:
             sums = [each for each in window if lanes.var in each.sums]
             shared = bool(sums) and self._window_tile(lanes, sums[0])
         if not shared and lanes.repeats:
             if vectors >= IN_FLIGHT:
                 self.trials.apply("sums that do not wait for each other", "unroll", row, IN_FLIGHT)
-        elif not (shared or held):
+        elif not (shared or products):
             inner = [f for f in facts(lanes.nest, lanes.buffers) if lanes.contains(f)]
             picked = any(use.stride is None for f in inner for use in f.uses)
             why = "more of each row that data choose" if picked else "sums that do not wait for each other"

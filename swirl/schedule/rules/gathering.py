@@ -24,10 +24,10 @@ def gather(own: Trials) -> None:
     adding = [(s, index) for s in statements_of(own.nests[0]) for a in s.accesses if a.kind == "add" for index in a.own]
     own.give_own_names({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
     _reindex(own)
-    read = [a.name for found in _scattered(own) for a in found.held(statements_of(own.nests[0]))]
-    held = [name for name in dict.fromkeys(read) if name not in own.program.buffers]
+    read = [a.name for found in _scattered(own) for a in found.reads_of_locals(statements_of(own.nests[0]))]
+    names = [name for name in dict.fromkeys(read) if name not in own.program.buffers]
     trial = own.scratch()  # the loops in which a local is set are not those of a sum over its neighbours
-    if held and trial.apply("a sum over neighbours has loops of its own", "store_local", held):
+    if names and trial.apply("a sum over neighbours has loops of its own", "store_local", names):
         _reindex(trial)
         if not any(_scattered(trial)):
             own.accept(trial)
@@ -57,7 +57,7 @@ class _Scattered:
     index: str
     statement: Statement
 
-    def held(self, known: Sequence[Statement]) -> Iterator[Access]:
+    def reads_of_locals(self, known: Sequence[Statement]) -> Iterator[Access]:
         """What is read of locals that are set in the loop, and outside of the innermost one around the sum."""
         around = self.statement.path[: self.statement.loop_depths[-1] + 1]
         for access in (a for s in known if s.path[: len(around)] == around for a in s.accesses):
@@ -75,9 +75,9 @@ def _scattered(own: Trials) -> Iterator[_Scattered]:
             continue
         for access in statement.accesses:
             for dim, index in enumerate(access.own if access.kind == "add" else ()):
-                moved = _overlapping(statement, index)
-                if moved is not None and access.name in own.program.buffers:
-                    yield _Scattered(access.name, dim, moved, unparse(index), statement)
+                longest = _overlapping(statement, index)
+                if longest is not None and access.name in own.program.buffers:
+                    yield _Scattered(access.name, dim, longest, unparse(index), statement)
 
 
 def _overlapping(statement: Statement, index: ast.expr) -> str | None:

@@ -46,8 +46,8 @@ class Places:
         """The loops that move the target in a dimension in which data choose nothing."""
         own = [names_in(index) for index in self.target.own]
         chosen = {name for names in own if names & self.which.keys() for name in names}
-        moved = {name for names in own if not names & self.which.keys() for name in names}
-        return (moved & {loop.var for loop in self.statement.loops if loop.extent != 1}) - chosen
+        varying = {name for names in own if not names & self.which.keys() for name in names}
+        return (varying & {loop.var for loop in self.statement.loops if loop.extent != 1}) - chosen
 
     def fit_lanes(self, trials: Trials) -> bool:
         """Whether neighbours in memory have places of their own, and these are at most :data:`FEW` times the lanes."""

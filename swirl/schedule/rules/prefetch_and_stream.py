@@ -31,9 +31,9 @@ def fetch_rows(trials: Trials) -> None:
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
         for name in (name for name in pieces if name in read and name not in fetched):
-            near = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
+            skipped = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
             why = "pieces of rows that are pages apart"
-            if not near and trials.apply(why, "prefetch", name, found.var, 1, 2):
+            if not skipped and trials.apply(why, "prefetch", name, found.var, 1, 2):
                 fetched.add(name)
 
 

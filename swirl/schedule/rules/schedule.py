@@ -39,7 +39,7 @@ from swirl.schedule.rules.joining import join
 from swirl.schedule.rules.layouts import block_results, follow_blocks
 from swirl.schedule.rules.nests import NestSchedule
 from swirl.schedule.rules.one_hot_sums import go_to_places
-from swirl.schedule.rules.packing import READ_OFTEN, join_rows, turn
+from swirl.schedule.rules.packing import READ_OFTEN, join_rows, transpose_operands
 from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import Target
 
@@ -66,7 +66,7 @@ def identity_with_defaults(*parts: str | None) -> str | None:
 
 
 def _default(phase: str, s: Schedule, target: Target) -> None:
-    phase = s.meant(phase)
+    phase = s.actual_phase(phase)
     s.chosen(phase, PhaseSchedule(Trials(s, target, phase)).write)
 
 
@@ -173,8 +173,10 @@ class PhaseSchedule:
         would keep a contraction from loops of its own."""
         program = self.trials.program
         found = [c for nest in program.nests for c in contractions(nest, program.buffers)]
-        held = {access.name for c in found for access in (c.target, *c.operands)}
-        own = [name for name, buffer in program.buffers.items() if buffer.role == "temporary" and name not in held]
+        in_products = {access.name for c in found for access in (c.target, *c.operands)}
+        own = [
+            name for name, buffer in program.buffers.items() if buffer.role == "temporary" and name not in in_products
+        ]
         alone = self._alone() if found and own else 0
         for name in own:
             trial = PhaseSchedule(self.trials.scratch())
@@ -227,11 +229,11 @@ class PhaseSchedule:
         """Contractions, and sums with more loops than others, get loops of their own, in the order of results, then
         terms."""
         own = replace(self.trials, nest=number)
-        if turn(own):  # the copy is before what the sums begin with, too
+        if transpose_operands(own):  # the copy is before what the sums begin with, too
             return
         self.cut(own)
         join_rows(own)
-        if not turn(own):
+        if not transpose_operands(own):
             order_products(own)
 
     def cut(self, own: Trials) -> bool:
@@ -261,15 +263,15 @@ class PhaseSchedule:
             var = variable_of(node)
             if len(node.body) == 1 or var in refused:
                 continue
-            held = [c for c in found if c.statement.path[: len(path)] == path]
+            inside = [c for c in found if c.statement.path[: len(path)] == path]
             deeper = [s for s in known if s.path[: len(path)] == path and len(s.loops) > len(path)]
-            targets = {c.target.text for c in held}
+            targets = {c.target.text for c in inside}
             over = [(s, a) for s, a in sums if s.path[: len(path)] == path and not moves(a, var)]
             if len({len(s.loops) for s, _ in over}) > 1:
                 targets |= {access.text for _, access in over}
             several = len(path) > 1 and len(targets) > 1
-            again = [c for c in held if var in c.read_again]
-            over_terms = any(var in c.sums and _results_inside(c, path) for c in held)
+            again = [c for c in inside if var in c.read_again]
+            over_terms = any(var in c.sums and _results_inside(c, path) for c in inside)
             calls = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
             if (
                 several
@@ -288,7 +290,7 @@ def _lanes_differ(own: Trials, path: Path) -> bool:
     rows = []
     for number, loop in enumerate(every):
         inside = loop.path[: len(path)] == path and loop.depth == len(path) + 1 and not any(map(loop.contains, every))
-        if inside and loop.trips >= width and loop.moved and not loop.far:
+        if inside and loop.trips >= width and loop.contiguous and not loop.gathered:
             rows.append((loop.var, [other.var for other in every[:number]].count(loop.var)))
     if len(rows) < 2:
         return False

@@ -136,7 +136,7 @@ class Trials:
         self.accept(trial)
         return True
 
-    def told(self, name: str, *arguments: Any, **options: Any) -> None:
+    def note_refusal(self, name: str, *arguments: Any, **options: Any) -> None:
         """Note why a command is refused that nothing takes the place of; one that was left out for another reason is
         not."""
         if not self.scratch().apply("", name, *arguments, **options):

@@ -45,4 +45,4 @@ def interchange(program: Program, loop_vars: LoopNames, *, nest: NestName | None
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",
             way_out=f"the loops are {', '.join(loop_names(program))}",
         )
-    return left.told(program)
+    return left.with_remarks(program)

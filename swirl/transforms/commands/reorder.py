@@ -39,4 +39,4 @@ def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None)
     left = LeftAlone()
     for index in indices:
         program = permuted(program, index, names, left, step("reorder", list(order), nest=nest))
-    return left.told(program)
+    return left.with_remarks(program)
