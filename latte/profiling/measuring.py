@@ -14,7 +14,7 @@ from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from latte.runtime.timings import as_before, check_repeat
 from swirl.analysis.work import Work, program_work
-from swirl.cost.time import Demand, Rates, demand
+from swirl.cost.time import Demand, Rates, program_demand
 from swirl.errors import DataError
 from swirl.ir.nest import Program
 from swirl.measure.rates import Limits, Times
@@ -163,7 +163,7 @@ class Counts:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.held = cache_bytes(level=3) or 0
+        self.level3_bytes = cache_bytes(level=3) or 0
         self._works: dict[str, Work] = {}
         self._demands: dict[str, Demand] = {}
 
@@ -175,7 +175,7 @@ class Counts:
     def demand(self, nest: LoopNest) -> Demand:
         name = nest.kernel.name
         if name not in self._demands:
-            self._demands[name] = demand(nest.program, self.target)
+            self._demands[name] = program_demand(nest.program, self.target)
         return self._demands[name]
 
 
@@ -211,7 +211,7 @@ def _row(
 
     def below(nest: LoopNest, times: Times) -> Row:
         asked = counts.demand(nest)
-        parts = asked.parts(measured.rates, counts.target, measured.threads, counts.held)
+        parts = asked.resource_times(measured.rates, counts.target, measured.threads, counts.level3_bytes)
         slowest = max(parts, key=lambda part: parts[part])
         own = row(nest.kernel.name, nest.program, times)
         named = replace(own, nest=nest.label, writes=nest.writes)
