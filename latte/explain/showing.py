@@ -73,11 +73,11 @@ def model_cells(facts: Sequence[NestFact]) -> list[tuple[str, ...]]:
     measured = any(fact.measured is not None for fact in facts)
     return [
         ("", *MODEL, *(MEASURED if measured else ())),
-        *((fact.label, *_asked(fact), *(_times(fact) if measured else ())) for fact in facts),
+        *((fact.label, *_demand_cells(fact), *(_times(fact) if measured else ())) for fact in facts),
     ]
 
 
-def _asked(fact: NestFact) -> tuple[str, ...]:
+def _demand_cells(fact: NestFact) -> tuple[str, ...]:
     asked = fact.demand
     instructions = (amount(number, "").strip() for number in (asked.multiply_adds, asked.loads, asked.stores))
     traffic = (amount(number, "B") for number in (asked.level1, asked.level2, asked.memory))

@@ -80,11 +80,11 @@ def _imported(code: CodeType, qualname: str) -> Source:
         raise SourceMissing
     lines = _lines(code)
     here = _block(lines, code.co_firstlineno)
-    if here is not None and _says(here, code, qualname):
+    if here is not None and _compiles_to(here, code, qualname):
         return here
     for first, last in _definitions("".join(lines), code.co_name, code.co_firstlineno):
         found = _parsed(lines[first - 1 : last], first)
-        if found is not None and _says(found, code, qualname):
+        if found is not None and _compiles_to(found, code, qualname):
             return found
     if here is not None and not _touched(code.co_filename):
         return here  # a tool has changed the code as it was imported, such as one that inserts checks
@@ -154,7 +154,7 @@ def _definitions(text: str, name: str, line: int) -> list[tuple[int, int]]:
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
-def _says(source: Source, code: CodeType, qualname: str) -> bool:
+def _compiles_to(source: Source, code: CodeType, qualname: str) -> bool:
     """Whether Python makes this code of a text."""
     if not isinstance(source.definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False

@@ -143,7 +143,7 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
     """
     trials = Trials(s, target, phase)
     between = _between(pairs, trials.program)
-    if not own_loops and phase == "backward" and not _handed_on(trials.program, between):
+    if not own_loops and phase == "backward" and not _any_is_read(trials.program, between):
         raise Declined("the first layer has no gradient to compute", phase=phase)
     elsewhere = _read_elsewhere(trials, between)
     for nest in PhaseSchedule(trials).parted() if own_loops else ():
@@ -151,10 +151,10 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
             if name in between and name not in elsewhere:
                 raise Declined("sums have loops of their own", phase=phase, chain=between[name].name)
     while elsewhere:  # what was read in the iteration that makes it may be read where another one is computed again
-        _compute_again(elsewhere, between, trials)
+        _recompute(elsewhere, between, trials)
         between = _between(pairs, trials.program)
         elsewhere = _read_elsewhere(trials, between)
-    if _made(trials.program, between):
+    if _written_between(trials.program, between):
         trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
 
 
@@ -162,28 +162,28 @@ def _read_elsewhere(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
     """The buffers that are read in other iterations than those that make them, once loops are joined."""
     trial = trials.scratch()
     trial.together([step("", "fuse_layers", keep=[*between])])
-    return [name for name in _made(trial.program, between) if not _is_in_shared_loops(trial.program, name)]
+    return [name for name in _written_between(trial.program, between) if not _is_in_shared_loops(trial.program, name)]
 
 
-def _made(program: Program, between: Mapping[str, Pair]) -> list[str]:
+def _written_between(program: Program, between: Mapping[str, Pair]) -> list[str]:
     """Those of the buffers between layers that a program sets: others it only reads."""
     known = [s for nest in program.nests for s in statements_of(nest)]
     written = {access.name for s in known for access in s.accesses if access.kind != "read"}
     return [name for name in between if name in written]
 
 
-def _handed_on(program: Program, between: Mapping[str, Pair]) -> bool:
+def _any_is_read(program: Program, between: Mapping[str, Pair]) -> bool:
     """Whether something that a layer makes is read by another one."""
     known = [s for nest in program.nests for s in statements_of(nest)]
     read = {access.name for s in known for access in s.accesses if access.kind == "read"}
-    return any(name in read for name in _made(program, between))
+    return any(name in read for name in _written_between(program, between))
 
 
 def _scheduled(nest: Nest) -> bool:
     return any(loop.kind != "range" for statement in statements_of(nest) for loop in statement.loops)
 
 
-def _compute_again(elsewhere: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
+def _recompute(elsewhere: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
     """Compute gradients where they are read, instead of storing them.
 
     Raises:
@@ -196,14 +196,14 @@ def _compute_again(elsewhere: Sequence[str], between: Mapping[str, Pair], trials
             raise Declined(what, phase=trials.phase, chain=between[name].name)
 
     for name in elsewhere:  # the update only adds reads
-        check(name, _pays_again(trials.program, name))
+        check(name, _recomputing_pays(trials.program, name))
     if "update" in trials.s.programs:
         trials.apply("the update reads the same", "fuse_layers", "update", keep=[*between])
     for name in elsewhere:
-        check(name, _pays_again(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
+        check(name, _recomputing_pays(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
 
 
-def _pays_again(program: Program, buffer: str) -> bool:
+def _recomputing_pays(program: Program, buffer: str) -> bool:
     """Whether no more bytes pass by where a buffer's elements are computed again at each read, and not stored."""
     known = [(nest.label, s, s.accesses) for nest in program.nests for s in statements_of(nest)]
     made = [s for _, s, accesses in known if any(a.name == buffer and a.kind != "read" for a in accesses)]
@@ -238,7 +238,7 @@ def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, unjoined: Schedu
     """
     program = unjoined.programs[phase]
     between = _between(pairs, program)
-    passing = sum(prod(program.buffers[name].shape) for name in _made(program, between))
+    passing = sum(prod(program.buffers[name].shape) for name in _written_between(program, between))
     if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
         return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}

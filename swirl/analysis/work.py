@@ -272,7 +272,7 @@ def _elements(uses: list[_Reference], shape: tuple[int, ...]) -> tuple[int, bool
         piece = tuple(values for values, _ in found)
         if not all(values.count for values in piece):
             continue
-        place = tuple(_still_part(index, use) for index in use.indices)
+        place = tuple(_fixed_part(index, use) for index in use.indices)
         every[place] = _merged([*every.get(place, []), piece])
         if all(exact for _, exact in found):
             sure[place] = _merged([*sure.get(place, []), piece])
@@ -294,7 +294,7 @@ def _disjoint(pieces: list[Piece]) -> bool:
     )
 
 
-def _still_part(index: ast.expr, use: _Reference) -> str:
+def _fixed_part(index: ast.expr, use: _Reference) -> str:
     """What fixed variables add to a subscript, as text."""
     form = affine(index)
     if form is None or _divided(index, use.still):

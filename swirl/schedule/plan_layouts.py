@@ -122,7 +122,7 @@ def _follow(state: PlanState, region: Region, chain: Region, given: Given, memo:
         bound = found.buffers[local].with_layout(known)
         found = found.with_buffers(**{local: bound})
         try:
-            made = _made(given.asked, found, local, foreign, memo)
+            made = _applied(given.asked, found, local, foreign, memo)
         except (CommandError, LayoutError):
             continue
         layout = made.buffers[local].layout
@@ -184,7 +184,7 @@ class _Laying:
         known = self.before.layouts.get(bound.name, state.layout(bound.name))  # as if no other phase had changed
         found = resolve(state, region, phase).with_buffers(**{local: bound.with_layout(known)})
         foreign = not self.own.chooses(bound.name)
-        made = _made(self.asked, found, local, foreign, self.memo)
+        made = _applied(self.asked, found, local, foreign, self.memo)
         layout = made.buffers[local].layout
         if layout == known:
             return stored(state, region, phase, made), []
@@ -212,7 +212,7 @@ def _after(asked: LayoutCommand, program: Program, local: str, memo: Memo) -> Pr
     return run_command(memo, asked.command.name, program, by_position, options)
 
 
-def _made(asked: LayoutCommand, found: Program, local: str, foreign: bool, memo: Memo) -> Program:
+def _applied(asked: LayoutCommand, found: Program, local: str, foreign: bool, memo: Memo) -> Program:
     """The program after the command; the blocks that another layer has chosen do not hinder tiles.
 
     Raises:

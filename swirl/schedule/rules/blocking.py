@@ -243,7 +243,7 @@ def chain_of(trials: Trials, found: Contraction) -> list[str]:
 def order_products(trials: Trials) -> None:
     """Each sum of products that has directly nested loops for itself gets an order of these, best for the caches."""
     ordered: set[str] = set()  # targets: what is done to one may change the loops of others
-    while (found := _alone(trials, ordered)) is not None:
+    while (found := _next_unordered(trials, ordered)) is not None:
         before = _targets(trials)
         if not _cut(trials, found):
             _order_loops(trials, found)
@@ -255,7 +255,7 @@ def _targets(trials: Trials) -> set[str]:
     return {a.text for s in statements_of(trials.nests[0]) for a in s.accesses if a.kind == "add"}
 
 
-def _alone(trials: Trials, ordered: Collection[str]) -> Contraction | None:
+def _next_unordered(trials: Trials, ordered: Collection[str]) -> Contraction | None:
     """The next sum of products that has directly nested loops for itself."""
     nest, buffers = trials.nests[0], trials.program.buffers
     for found in [*contractions(nest, buffers), *correlations(nest, buffers)]:

@@ -92,13 +92,13 @@ def _overlapping(statement: Statement, index: ast.expr) -> str | None:
     reach = 1
     for coefficient, var in sorted((abs(form.terms[var]), var) for var in moving):
         if coefficient < reach:
-            own = abs(form.terms[longest]) == 1 or _sums_more(statement)
+            own = abs(form.terms[longest]) == 1 or _has_other_terms(statement)
             return longest if own else None
         reach = coefficient * heads[var]
     return None  # digits of one number: each iteration has elements of its own
 
 
-def _sums_more(statement: Statement) -> bool:
+def _has_other_terms(statement: Statement) -> bool:
     """Whether a sum has terms along loops that move none of its subscripts: these run on, whichever of the others a
     stride leaves out."""
     (target,) = [access for access in statement.accesses if access.kind == "add"]

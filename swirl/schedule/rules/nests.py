@@ -288,7 +288,9 @@ class NestSchedule:
                 return True
         for loop in sorted(self._may_move(chain), key=lambda loop: -(loop.extent or 0))[:MOVED]:
             if (loop.extent or 2) > 1:
-                first = step(f"{loop.var} is outermost for the threads", "reorder", [loop.var, *_others(chain, loop)])
+                first = step(
+                    f"{loop.var} is outermost for the threads", "reorder", [loop.var, *_other_vars(chain, loop)]
+                )
                 shared = step(f"{loop.extent} independent iterations", "parallelize", loop.var)
                 if self.trials.together([first, shared]):
                     return True
@@ -391,5 +393,5 @@ def _count(chain: Sequence[Loop], names: Sequence[str]) -> str:
     return str(count)
 
 
-def _others(chain: Sequence[Loop], loop: Loop) -> list[str]:
+def _other_vars(chain: Sequence[Loop], loop: Loop) -> list[str]:
     return [other.var for other in chain if other is not loop]

@@ -67,7 +67,7 @@ def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     if others or buffer is None or varies.count(True) != 1:
         return False
     order = innermost(buffer, access, var)
-    first, trial = _rowinnermost(trials, found, var), trials.scratch()
+    first, trial = _row_innermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
     loop, reads = next(_read_often(trial, found, access, var), (None, 0))
@@ -88,7 +88,7 @@ def _read_often(trials: Trials, found: Contraction, access: Access, var: str) ->
             yield loop, reads
 
 
-def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
+def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
     """What makes a loop the innermost of those over the results, where these are directly nested."""
     names = chain_of(trials, found)
     results = [name for name in names if name in found.results]

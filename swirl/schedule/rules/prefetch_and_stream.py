@@ -41,7 +41,7 @@ def fetch_results(trials: Trials) -> None:
     """Where an iteration adds to, or writes, a piece of rows that are pages apart, and does not store it past the
     caches, the pieces of the iterations to come are fetched: to store a part of a line, the rest of it is needed, and
     a processor has few stores that wait for it."""
-    every, read = facts(trials.nests[0], trials.program.buffers), _read(trials)
+    every, read = facts(trials.nests[0], trials.program.buffers), _arrays_read(trials)
     found: dict[str, str] = {}
     for rows in (loop for loop in every if loop.loop.kind == "range" and loop.trips > WRITTEN_AHEAD):
         for use in rows.uses:
@@ -100,14 +100,14 @@ def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
 
 def store_far(trials: Trials) -> None:
     """Results larger than the caches, which nothing reads again here, are stored past them."""
-    program, read = trials.program, _read(trials)
+    program, read = trials.program, _arrays_read(trials)
     own = {a.name for s in statements_of(trials.nests[0]) for a in s.accesses if a.kind == "write"}
     for name in sorted(own - read):
         if name in program.buffers and program.buffers[name].nbytes >= FAR:
             trials.apply("larger than the caches, and not read again here", "stream", name)
 
 
-def _read(trials: Trials) -> set[str]:
+def _arrays_read(trials: Trials) -> set[str]:
     """The arrays that the phase reads, or adds to; others are stored past the caches."""
     known = [access for nest in trials.program.nests for s in statements_of(nest) for access in s.accesses]
     return {access.name for access in known if access.kind != "write"}

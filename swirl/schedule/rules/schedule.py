@@ -177,16 +177,16 @@ class PhaseSchedule:
         own = [
             name for name, buffer in program.buffers.items() if buffer.role == "temporary" and name not in in_products
         ]
-        alone = self._alone() if found and own else 0
+        alone = self._lone_contractions() if found and own else 0
         for name in own:
             trial = PhaseSchedule(self.trials.scratch())
             if trial.trials.apply(f"{name} is read in the iteration that makes it", "contract", name):
-                left = trial._alone() if found else 0
+                left = trial._lone_contractions() if found else 0
                 if left >= alone:
                     self.trials.accept(trial.trials)
                     alone = left
 
-    def _alone(self) -> int:
+    def _lone_contractions(self) -> int:
         """How many contractions have a nest of their own once their loops are cut, on a copy: a local that is read
         after them may keep them where it is made."""
         trial = PhaseSchedule(self.trials.scratch())

@@ -127,7 +127,7 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
             continue
         name = fresh(f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest]))
         partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
-        made = _made(nest, region, partials)
+        made = _existing_partials(nest, region, partials)
         if made is not None:
             nest = nest.with_body(_added_to(nest.body, path, replace(partials, name=made)))
             continue
@@ -333,7 +333,7 @@ def _around(body: list[ast.stmt], region: Path, partials: _Partials) -> tuple[li
     return before, after
 
 
-def _made(nest: Nest, region: Path, partials: _Partials) -> str | None:
+def _existing_partials(nest: Nest, region: Path, partials: _Partials) -> str | None:
     """The name of partials as the given ones, whatever their loop is called: begun before the region by the same
     statements, combined after it by the same, and used by nothing but loops of the region that accumulate into them;
     None if there are none."""
