@@ -37,7 +37,7 @@ def _fill(executable: Executable, line: Timeline, number: int, phase: str) -> No
         everything[~keep] = 255  # of each byte: NaN, or -1
     for place in memory.plan.equal.keys() - {span.region for span in live}:
         buffer, _ = memory.plan.equal[place]
-        array = memory._held(buffer)
+        array = memory._own_array(buffer)
         if array is not None:
             filling = np.full(buffer.shape, np.nan if buffer.dtype.startswith("float") else -1, array.dtype)
             array[...] = buffer.layout.pack(filling)

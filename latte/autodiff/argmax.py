@@ -267,7 +267,7 @@ def _start(start: Statement, group: Round, masks: list[list[str]], edits: Edits)
     none = expr(0 if hopeless else NOBODY)
     names = [name for own in masks for name in own]
     edits.forward[start.path] = [statement, *(assign(reference(name, indices), none) for name in names)]
-    mine = expr("0.0") if hopeless else ast.IfExp(_nobody(masks, indices), value, expr("0.0"))
+    mine = expr("0.0") if hopeless else ast.IfExp(_no_winner(masks, indices), value, expr("0.0"))
     edits.inside[start.path] = [_with_value(statement, mine)]
 
 
@@ -276,7 +276,7 @@ def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None
     first = group.members[0]
     indices = _mask_indices(first)
     none: Body = [assign(reference(name, indices), expr(NOBODY)) for own in masks for name in own]
-    kept = assign(first.target, ast.IfExp(_nobody(masks, indices), first.target, expr("0.0")))
+    kept = assign(first.target, ast.IfExp(_no_winner(masks, indices), first.target, expr("0.0")))
     kept = with_origin(kept, first.site.node)
     # Another target's reduction may have the same region.
     loops = [loop.plain for loop in first.moved_inside]
@@ -284,7 +284,7 @@ def _start_from_here(group: Round, masks: list[list[str]], edits: Edits) -> None
     edits.inside_before.setdefault(first.region, []).extend(nested(loops, [kept]))
 
 
-def _nobody(masks: list[list[str]], indices: list[ast.expr]) -> ast.expr:
+def _no_winner(masks: list[list[str]], indices: list[ast.expr]) -> ast.expr:
     """No reduction of the round has won the element."""
     tests = [expr(f"m == {NOBODY}", m=reference(own[0], indices)) for own in masks]
     return tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)

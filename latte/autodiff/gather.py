@@ -34,9 +34,9 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
     """
     notes: list[str] = []
     for name in adjoints:
-        moved = True
-        while moved:
-            moved = False
+        changed = True
+        while changed:
+            changed = False
             touching = uses_of(name, statements(body))
             for first, second in pairwise(touching):
                 pair = _siblings(body, touching, first, second)
@@ -50,7 +50,7 @@ def gather(body: Body, adjoints: Collection[str], buffers: Mapping[str, Buffer])
                     continue
                 notes.append(f"a term of {name} is added with the next one: {saved} bytes fewer to move")
                 body = _move(body, first.site.path, second.site.path, term)
-                moved = True
+                changed = True
                 break
     return body, notes
 

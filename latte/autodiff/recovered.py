@@ -41,9 +41,9 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     names = [index.id for index in again.indices if isinstance(index, ast.Name)]
     if len(set(names)) != len(again.indices):
         return None
-    moved = dict(zip(names, written.indices, strict=True))
+    subscript_of = dict(zip(names, written.indices, strict=True))
     local = isinstance(divisor, ast.Name) or name_of(divisor) in values.declared
-    if local and not _of_this_iteration(values, name_of(divisor), site, moved):
+    if local and not _of_this_iteration(values, name_of(divisor), site, subscript_of):
         return None
     if not touched_again(site, written.access, again.site, again.access):
         return None
@@ -51,7 +51,7 @@ def divided_later(values: Values, statement: ast.stmt, target: ast.expr) -> ast.
     if not set(again.site.variables()) & names_in(there) <= set(names):
         return None
     greatest = float(np.finfo(DTYPES[values.dtype(written.name)]).max)
-    parts = {"e": as_value(target), "d": substitute(there, moved), "m": ast.Constant(greatest)}
+    parts = {"e": as_value(target), "d": substitute(there, subscript_of), "m": ast.Constant(greatest)}
     return expr("e * min(d, m)", **parts)
 
 
@@ -74,17 +74,19 @@ def _stored(values: Values, statement: ast.stmt, target: ast.expr) -> tuple[Stat
     )
 
 
-def _of_this_iteration(values: Values, local: str, site: Statement, moved: Mapping[str, ast.expr]) -> bool:
+def _of_this_iteration(values: Values, local: str, site: Statement, subscript_of: Mapping[str, ast.expr]) -> bool:
     """Whether what a statement in ``local``'s block divides by it was stored by ``site`` in the same iteration.
 
     Args:
-        moved: loop of the division → the subscript at ``site`` of what it moves.
+        subscript_of: loop of the division → the subscript at ``site`` of what it moves.
     """
     home = values.declared.get(local)
     if home is None:
         return False  # a loop's variable
     inside = site.path[: len(home.path) - 1] == home.path[:-1]
-    return inside and all(var in moved and same(moved[var], ast.Name(var, ast.Load())) for var in home.variables())
+    return inside and all(
+        var in subscript_of and same(subscript_of[var], ast.Name(var, ast.Load())) for var in home.variables()
+    )
 
 
 def _exponential(node: ast.expr) -> bool:

@@ -125,13 +125,13 @@ class Tapes:
             raise self._refused(site, f"the value of {unparse(node)} is gone, and cannot be kept")
         conditions = conditions_of(self.originals[number], unparse(node))
         point = _point(node, site, bool(conditions), values)
-        found = self._there(node, point, conditions, values)
+        found = self._existing_tape(node, point, conditions, values)
         if found is None:
             found = self._new(node, dtype, site, conditions, point)
             self.tapes.append(found)
         return found.element
 
-    def _there(self, node: ast.expr, point: Point, conditions: list[ast.expr], values: Values) -> Tape | None:
+    def _existing_tape(self, node: ast.expr, point: Point, conditions: list[ast.expr], values: Values) -> Tape | None:
         """A tape that has the value already, or can get it."""
         for tape in self.tapes:
             if not same(tape.value, node) or tape.loops != point.inside:

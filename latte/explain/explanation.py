@@ -22,7 +22,7 @@ from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
 from swirl.analysis.work import Work, loop_works, program_work
 from swirl.codegen.emit import listing
-from swirl.cost.time import demand
+from swirl.cost.time import program_demand
 from swirl.errors import CommandError, nearest
 from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.item_numbers import whole_batch
@@ -322,7 +322,7 @@ def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
         item.program.text,
         tuple(loop_facts(item.program)),
         program_work(item.program),
-        tuple(NestFact(label, demand(nest, executable.plan.target)) for label, nest in separate(item.program)),
+        tuple(NestFact(label, program_demand(nest, executable.plan.target)) for label, nest in separate(item.program)),
         listing(item.program, executable.plan.target),
         str(item.built.path.parent),
         item.built.command,

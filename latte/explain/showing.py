@@ -73,15 +73,15 @@ def model_cells(facts: Sequence[NestFact]) -> list[tuple[str, ...]]:
     measured = any(fact.measured is not None for fact in facts)
     return [
         ("", *MODEL, *(MEASURED if measured else ())),
-        *((fact.label, *_asked(fact), *(_times(fact) if measured else ())) for fact in facts),
+        *((fact.label, *_demand_cells(fact), *(_times(fact) if measured else ())) for fact in facts),
     ]
 
 
-def _asked(fact: NestFact) -> tuple[str, ...]:
+def _demand_cells(fact: NestFact) -> tuple[str, ...]:
     asked = fact.demand
     instructions = (amount(number, "").strip() for number in (asked.multiply_adds, asked.loads, asked.stores))
-    moved = (amount(number, "B") for number in (asked.level1, asked.level2, asked.memory))
-    return (f"{asked.lanes:.0%}", *instructions, *moved)
+    traffic = (amount(number, "B") for number in (asked.level1, asked.level2, asked.memory))
+    return (f"{asked.lanes:.0%}", *instructions, *traffic)
 
 
 def _times(fact: NestFact) -> tuple[str, ...]:

@@ -148,8 +148,8 @@ def _array_blocks(
     for name in to_clear:
         if _is_cleared(everything, name):
             where = next((i for i, block in enumerate(blocks) if any(mentions(s, name) for s in block)), len(blocks))
-            near = blocks[where] if where < len(blocks) else []
-            blocks.insert(where, [_clear_nest(name, buffers[name], near)])
+            first_reader = blocks[where] if where < len(blocks) else []
+            blocks.insert(where, [_clear_nest(name, buffers[name], first_reader)])
     aliases = _structural_aliases(scope.ensemble, [s for block in blocks for s in block])
     return blocks, buffers, aliases
 

@@ -79,7 +79,7 @@ class Range:
         low, high = (0 if math.isinf(old) else new - old for old, new in ends)
         return low, high
 
-    def moved(self, step: tuple[float, float], times: int) -> Range:
+    def shifted(self, step: tuple[float, float], times: int) -> Range:
         """The range with its ends moved so many times."""
         return Range(self.low + step[0] * times, self.high + step[1] * times)
 
@@ -105,20 +105,20 @@ def combined(operation: ast.operator, one: Range, two: Range) -> Range:
 
 
 _OPPOSITE = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-_TURNED = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
+_SWAPPED = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
 
 
-def compared(operation: ast.cmpop, holds: bool, other: Range, *, turned: bool = False) -> Range:
+def compared(operation: ast.cmpop, holds: bool, other: Range, *, swapped: bool = False) -> Range:
     """The range of a whole number for which ``number < other`` holds, or does not.
 
     Args:
         operation: the comparison.
         holds: whether it holds.
         other: what the number is compared with.
-        turned: whether the number is on the right side.
+        swapped: whether the number is on the right side.
     """
     kind: type[ast.cmpop] = type(operation) if holds else _OPPOSITE[type(operation)]
-    kind = _TURNED.get(kind, kind) if turned else kind
+    kind = _SWAPPED.get(kind, kind) if swapped else kind
     if kind in (ast.Lt, ast.LtE):
         return Range(high=other.high - (kind is ast.Lt))
     if kind in (ast.Gt, ast.GtE):

@@ -188,7 +188,7 @@ class _Follower:
         """
         wraps: _Wraps | None = None
         while more > 0:
-            before = {name: found.moved(step[name], more - 1) for name, found in now.items()}
+            before = {name: found.shifted(step[name], more - 1) for name, found in now.items()}
             after = dict(before)
             try:
                 self.block(node.body, after)
@@ -293,7 +293,7 @@ class _Follower:
                 except _Wraps:  # which is told where the condition is
                     return values
                 for side, own, other in ((left, one, two), (right, two, one)):
-                    narrowed = own.both(compared(operation, holds, other, turned=side is right))
+                    narrowed = own.both(compared(operation, holds, other, swapped=side is right))
                     if narrowed is None:
                         return None
                     if isinstance(side, (ast.Name, ast.Subscript)) and name_of(side) not in self.loops:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeGuard
 
 from latte.model.body import LINES, MISSING, Body, Origin, read_function
 from latte.model.substitution import Uses, is_field
-from latte.model.variables import Renamed, assigned_once, located, moved, only_loop_names, store_counts
+from latte.model.variables import Renamed, assigned_once, located, only_loop_names, store_counts, with_line_offset
 from latte.model.variables import names as names_of
 from swirl.ir.nest import fresh
 from swirl.ir.printing import unparse
@@ -295,7 +295,7 @@ class _Caller:
         self.origins += [
             Origin(origin.filename, (*origin.callers, here)) for origin in (Origin(helper.filename), *helper.origins)
         ]
-        tree = moved(helper.tree, offset * LINES)
+        tree = with_line_offset(helper.tree, offset * LINES)
         names: dict[str, ast.expr | str] = {}
         stored, uses = set(store_counts(tree)), Uses(tree)
         for parameter, value in given.items():

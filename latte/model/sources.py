@@ -80,11 +80,11 @@ def _imported(code: CodeType, qualname: str) -> Source:
         raise SourceMissing
     lines = _lines(code)
     here = _block(lines, code.co_firstlineno)
-    if here is not None and _says(here, code, qualname):
+    if here is not None and _compiles_to(here, code, qualname):
         return here
     for first, last in _definitions("".join(lines), code.co_name, code.co_firstlineno):
         found = _parsed(lines[first - 1 : last], first)
-        if found is not None and _says(found, code, qualname):
+        if found is not None and _compiles_to(found, code, qualname):
             return found
     if here is not None and not _touched(code.co_filename):
         return here  # a tool has changed the code as it was imported, such as one that inserts checks
@@ -135,7 +135,7 @@ def _parsed(lines: Sequence[str], first: int) -> Source | None:
     return Source(tuple(lines), first, definition)
 
 
-def _definitions(text: str, name: str, near: int) -> list[tuple[int, int]]:
+def _definitions(text: str, name: str, line: int) -> list[tuple[int, int]]:
     """The first and last lines of the functions of a name, the one nearest to a line first."""
     try:
         tree = ast.parse(text)
@@ -150,11 +150,11 @@ def _definitions(text: str, name: str, near: int) -> list[tuple[int, int]]:
         ):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             found.append((first, node.end_lineno))
-    return sorted(found, key=lambda lines: abs(lines[0] - near))
+    return sorted(found, key=lambda lines: abs(lines[0] - line))
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
-def _says(source: Source, code: CodeType, qualname: str) -> bool:
+def _compiles_to(source: Source, code: CodeType, qualname: str) -> bool:
     """Whether Python makes this code of a text."""
     if not isinstance(source.definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False

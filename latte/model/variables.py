@@ -97,7 +97,7 @@ def located(node: Any, like: ast.AST) -> Any:
     return node
 
 
-def moved(tree: T, lines: int) -> T:
+def with_line_offset(tree: T, lines: int) -> T:
     """A copy that shares no node with ``tree``, so many lines further down."""
     kind = tree.__class__
     new = kind.__new__(kind)
@@ -106,9 +106,9 @@ def moved(tree: T, lines: int) -> T:
     for name in kind._fields:
         value = attributes.get(name)
         if value.__class__ is list:
-            attributes[name] = [moved(item, lines) if isinstance(item, ast.AST) else item for item in value]
+            attributes[name] = [with_line_offset(item, lines) if isinstance(item, ast.AST) else item for item in value]
         elif isinstance(value, ast.AST):
-            attributes[name] = moved(value, lines)
+            attributes[name] = with_line_offset(value, lines)
     for name in ("lineno", "end_lineno"):
         if attributes.get(name) is not None:
             attributes[name] += lines

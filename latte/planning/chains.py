@@ -86,14 +86,14 @@ class Candidate:
         name: of the chain.
         recipe: of a file; or the default schedule of neighbours.
         unused: why the file is not used, or None.
-        apart: why the layers are not compiled together, or None.
+        reason: why the layers are not compiled together, or None.
     """
 
     members: tuple[Ensemble, ...]
     name: str
     recipe: Recipe | DefaultChain
     unused: str | None = None
-    apart: str | None = None
+    reason: str | None = None
 
 
 def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozenset()) -> list[Candidate]:
@@ -116,8 +116,10 @@ def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozense
         by_default = isinstance(recipe, DefaultChain)
         unused = None if by_default else _unused(recipes, members, choice)
         name = chain_name(members)
-        apart = "another layer has this name" if name in layers else _apart(graph, recipes, members, seeded, choice)
-        return Candidate(members, name, recipe, unused, apart)
+        reason = (
+            "another layer has this name" if name in layers else _why_separate(graph, recipes, members, seeded, choice)
+        )
+        return Candidate(members, name, recipe, unused, reason)
 
     files = [(members, recipes.of_chain(members)) for members in paths]
     found = [candidate(members, file.recipe, file.choice) for members, file in files if file is not None]
@@ -147,7 +149,7 @@ def chosen_chains(
         decided.add(each.name)
         joined = joined_phases(recipe)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in each.members)}
-        reason = each.apart or _forked(each.members, before)
+        reason = each.reason or _forked(each.members, before)
         if reason is not None:
             if recipe.path is not None:
                 _note(notes, each.members, f"not compiled as {each.name}: {reason}")
@@ -263,7 +265,7 @@ def use_recipe(
     graph.recipes[name], graph.choices[name] = None if path is None else Path(path), chosen
 
 
-def _apart(
+def _why_separate(
     graph: Graph, recipes: Recipes, members: Sequence[Ensemble], seeded: frozenset[str], choice: Choice
 ) -> str | None:
     """Why the layers are not compiled together, or None."""

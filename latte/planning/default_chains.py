@@ -111,25 +111,25 @@ def _phase(kind: str | None, phase: str, s: Schedule, target: Target) -> None:
         kind: of the first layer, if it has a recipe.
     """
     pairs = [_pair(*pair) for pair in pairwise(s.layers)]
-    asked, phase = phase, s.meant(phase)
-    apart = s.copy()
+    asked, phase = phase, s.actual_phase(phase)
+    unjoined = s.copy()
     _join(pairs, phase, s, target, own_loops=kind is None)
     for each in (asked, "update") if asked == "backward" else (asked,):
-        if s.meant(each) not in s.programs:  # the update may have become a part of backward
+        if s.actual_phase(each) not in s.programs:  # the update may have become a part of backward
             continue
         if kind is None:
             FOR_RECIPES.functions[each](s, target)
             continue
         try:
-            s.recipe(kind, each, on=s.meant(each))
+            s.recipe(kind, each, on=s.actual_phase(each))
         except Declined:
             raise
         except LatteError as error:
             s.decline(f"the recipe of {kind} is for that layer alone: {error.message}")
-    merged = apart.programs.keys() - s.programs.keys()
+    merged = unjoined.programs.keys() - s.programs.keys()
     if kind is not None and merged and not all(map(_scheduled, s.programs[phase].nests)):
         s.decline(f"the recipe of {kind} leaves loops of the update as they are")
-    _keep_lanes(pairs, phase, s, apart, target)
+    _keep_lanes(pairs, phase, s, unjoined, target)
 
 
 def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own_loops: bool) -> None:
@@ -143,47 +143,47 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
     """
     trials = Trials(s, target, phase)
     between = _between(pairs, trials.program)
-    if not own_loops and phase == "backward" and not _handed_on(trials.program, between):
+    if not own_loops and phase == "backward" and not _any_is_read(trials.program, between):
         raise Declined("the first layer has no gradient to compute", phase=phase)
-    unmet = _unmet(trials, between)
+    elsewhere = _read_elsewhere(trials, between)
     for nest in PhaseSchedule(trials).parted() if own_loops else ():
         for name in nest.arguments:
-            if name in between and name not in unmet:
+            if name in between and name not in elsewhere:
                 raise Declined("sums have loops of their own", phase=phase, chain=between[name].name)
-    while unmet:  # what was read in the iteration that makes it may be read where another one is computed again
-        _compute_again(unmet, between, trials)
+    while elsewhere:  # what was read in the iteration that makes it may be read where another one is computed again
+        _recompute(elsewhere, between, trials)
         between = _between(pairs, trials.program)
-        unmet = _unmet(trials, between)
-    if _made(trials.program, between):
+        elsewhere = _read_elsewhere(trials, between)
+    if _written_between(trials.program, between):
         trials.apply("each layer reads an element where the one before it makes it", "fuse_layers")
 
 
-def _unmet(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
+def _read_elsewhere(trials: Trials, between: Mapping[str, Pair]) -> list[str]:
     """The buffers that are read in other iterations than those that make them, once loops are joined."""
     trial = trials.scratch()
     trial.together([step("", "fuse_layers", keep=[*between])])
-    return [name for name in _made(trial.program, between) if not _met(trial.program, name)]
+    return [name for name in _written_between(trial.program, between) if not _is_in_shared_loops(trial.program, name)]
 
 
-def _made(program: Program, between: Mapping[str, Pair]) -> list[str]:
+def _written_between(program: Program, between: Mapping[str, Pair]) -> list[str]:
     """Those of the buffers between layers that a program sets: others it only reads."""
     known = [s for nest in program.nests for s in statements_of(nest)]
     written = {access.name for s in known for access in s.accesses if access.kind != "read"}
     return [name for name in between if name in written]
 
 
-def _handed_on(program: Program, between: Mapping[str, Pair]) -> bool:
+def _any_is_read(program: Program, between: Mapping[str, Pair]) -> bool:
     """Whether something that a layer makes is read by another one."""
     known = [s for nest in program.nests for s in statements_of(nest)]
     read = {access.name for s in known for access in s.accesses if access.kind == "read"}
-    return any(name in read for name in _made(program, between))
+    return any(name in read for name in _written_between(program, between))
 
 
 def _scheduled(nest: Nest) -> bool:
     return any(loop.kind != "range" for statement in statements_of(nest) for loop in statement.loops)
 
 
-def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
+def _recompute(elsewhere: Sequence[str], between: Mapping[str, Pair], trials: Trials) -> None:
     """Compute gradients where they are read, instead of storing them.
 
     Raises:
@@ -195,15 +195,15 @@ def _compute_again(unmet: Sequence[str], between: Mapping[str, Pair], trials: Tr
             what = "an element is not read in the iteration that makes it"
             raise Declined(what, phase=trials.phase, chain=between[name].name)
 
-    for name in unmet:  # the update only adds reads
-        check(name, _pays_again(trials.program, name))
+    for name in elsewhere:  # the update only adds reads
+        check(name, _recomputing_pays(trials.program, name))
     if "update" in trials.s.programs:
         trials.apply("the update reads the same", "fuse_layers", "update", keep=[*between])
-    for name in unmet:
-        check(name, _pays_again(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
+    for name in elsewhere:
+        check(name, _recomputing_pays(trials.program, name) and trials.apply(AGAIN, "inline", name, local=False))
 
 
-def _pays_again(program: Program, buffer: str) -> bool:
+def _recomputing_pays(program: Program, buffer: str) -> bool:
     """Whether no more bytes pass by where a buffer's elements are computed again at each read, and not stored."""
     known = [(nest.label, s, s.accesses) for nest in program.nests for s in statements_of(nest)]
     made = [s for _, s, accesses in known if any(a.name == buffer and a.kind != "read" for a in accesses)]
@@ -226,25 +226,25 @@ def _between(pairs: Sequence[Pair], program: Program) -> dict[str, Pair]:
     return {name: pair for name, buffer in program.buffers.items() for pair in pairs if buffer.name in pair.storage}
 
 
-def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, apart: Schedule, target: Target) -> None:
+def _keep_lanes(pairs: Sequence[Pair], phase: str, s: Schedule, unjoined: Schedule, target: Target) -> None:
     """Functions are not called one by one where the layers by themselves call them in lanes.
 
     Args:
         s: the joined layers, scheduled.
-        apart: the layers one after the other, not scheduled.
+        unjoined: the layers one after the other, not scheduled.
 
     Raises:
         Declined: they would be; ``chain`` names the pair before the first layer that has lanes by itself.
     """
-    program = apart.programs[phase]
+    program = unjoined.programs[phase]
     between = _between(pairs, program)
-    passing = sum(prod(program.buffers[name].shape) for name in _made(program, between))
+    passing = sum(prod(program.buffers[name].shape) for name in _written_between(program, between))
     if sum(_one_by_one(nest) for nest in s.programs[phase].nests) < CALLS + passing // ELEMENTS:
         return
     callers = {nest.label: nest for nest in program.nests if any(map(wants_lanes, statements_of(nest)))}
-    FOR_RECIPES.functions[phase](apart, target)
+    FOR_RECIPES.functions[phase](unjoined, target)
     for label, nest in callers.items():
-        own = [each for each in apart.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
+        own = [each for each in unjoined.programs[phase].nests if f"{each.label}_".startswith(f"{label}_")]
         made = {a.name for statement in statements_of(nest) for a in statement.accesses if a.kind != "read"}
         touched = sorted((name for name in nest.arguments if name in between), key=made.__contains__)
         if touched and not any(map(_one_by_one, own)):
@@ -258,7 +258,7 @@ def _one_by_one(nest: Nest) -> int:
     return sum(map(executions, known))
 
 
-def _met(program: Program, buffer: str) -> bool:
+def _is_in_shared_loops(program: Program, buffer: str) -> bool:
     """Whether what touches a buffer is in the same loops, but for those that only one has inside."""
     touching = [
         (nest.label, s)

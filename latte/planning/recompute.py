@@ -116,13 +116,15 @@ def _steps(
     done: set[int] = set()
     for number, use in enumerate(backward):
         for segment in sorted({segment_of[name] for name in use.read & segment_of.keys()} - done, reverse=True):
-            steps += [Step(again, True) for again in _again(forward, bounds[segment], needed[segment], own)]
+            steps += [Step(again, True) for again in _recomputed(forward, bounds[segment], needed[segment], own)]
             done.add(segment)
         steps.append(Step(number, False))
     return steps
 
 
-def _again(forward: Sequence[Use], bounds: tuple[int, int], needed: Collection[str], own: Collection[str]) -> list[int]:
+def _recomputed(
+    forward: Sequence[Use], bounds: tuple[int, int], needed: Collection[str], own: Collection[str]
+) -> list[int]:
     """The kernels of a segment that compute what is needed of it."""
     wanted, found = set(needed), []
     inside = set().union(*(use.changed for use in forward[slice(*bounds)])) - set(own)

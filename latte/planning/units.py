@@ -186,7 +186,7 @@ class NetUnits:
 
 def _joined(chain: Chain, items: Sequence[LayerPrograms]) -> Unit:
     """The phases that the chain's recipe schedules and the layers have."""
-    wanted = chain.phases if _may_wait(items) else chain.phases - {"backward", "update"}
+    wanted = chain.phases if _updates_may_follow(items) else chain.phases - {"backward", "update"}
     loops = _loops(chain.members)
     parts: dict[str, tuple[Part, ...]] = {}
     for phase in ("inference", "forward", "backward", "update"):
@@ -224,7 +224,7 @@ def _internal(unit: Unit, users: Mapping[tuple[bool, str], set[str]]) -> dict[st
     }
 
 
-def _may_wait(items: Sequence[LayerPrograms]) -> bool:
+def _updates_may_follow(items: Sequence[LayerPrograms]) -> bool:
     """Whether all updates may run after all backwards: a layer's update needs nothing that an earlier layer's backward
     changes."""
     for position, later in enumerate(items):

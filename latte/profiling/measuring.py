@@ -14,7 +14,7 @@ from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from latte.runtime.timings import as_before, check_repeat
 from swirl.analysis.work import Work, program_work
-from swirl.cost.time import Demand, Rates, demand
+from swirl.cost.time import Demand, Rates, program_demand
 from swirl.errors import DataError
 from swirl.ir.nest import Program
 from swirl.measure.rates import Limits, Times
@@ -34,13 +34,13 @@ class Measurements:
 
     Args:
         compiled: of each layer and phase, as it is compiled.
-        apart: of each loop nest of each of them.
+        separate: of each loop nest of each of them.
         rates: of the machine, the best round of each.
         threads: that ran.
     """
 
     compiled: tuple[Times, ...]
-    apart: tuple[tuple[Times, ...], ...]
+    separate: tuple[tuple[Times, ...], ...]
     rates: Rates
     threads: int
 
@@ -107,10 +107,10 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
     executable, runner = session.executable, session.runner
     limits = Limits(executable.plan.target, runner)
     forward = len(executable.order["forward"])
-    apart = {}
+    separate = {}
     for name, part in zip(TRAINING, (nests[:forward], nests[forward:]), strict=True):
         executable.memory.ready(name)
-        apart[name] = runner.phase(
+        separate[name] = runner.phase(
             [
                 (nest.kernel, executable.memory.table(name, position, _storage(nest)))
                 for position, several in enumerate(part)
@@ -120,7 +120,7 @@ def _measure(session: Session, nests: Sequence[Sequence[LoopNest]], repeat: int)
 
     def by_nest(name: str) -> list[float]:
         with executable.views.in_storage():
-            return apart[name].run_timed()
+            return separate[name].run_timed()
 
     def by_layer(name: str) -> list[float]:
         return [seconds for _, _, seconds in executable.run_timed(name)]
@@ -163,7 +163,7 @@ class Counts:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.held = cache_bytes(level=3) or 0
+        self.level3_bytes = cache_bytes(level=3) or 0
         self._works: dict[str, Work] = {}
         self._demands: dict[str, Demand] = {}
 
@@ -175,7 +175,7 @@ class Counts:
     def demand(self, nest: LoopNest) -> Demand:
         name = nest.kernel.name
         if name not in self._demands:
-            self._demands[name] = demand(nest.program, self.target)
+            self._demands[name] = program_demand(nest.program, self.target)
         return self._demands[name]
 
 
@@ -211,13 +211,13 @@ def _row(
 
     def below(nest: LoopNest, times: Times) -> Row:
         asked = counts.demand(nest)
-        parts = asked.parts(measured.rates, counts.target, measured.threads, counts.held)
+        parts = asked.resource_times(measured.rates, counts.target, measured.threads, counts.level3_bytes)
         slowest = max(parts, key=lambda part: parts[part])
         own = row(nest.kernel.name, nest.program, times)
         named = replace(own, nest=nest.label, writes=nest.writes)
         return replace(named, demand=asked, predicted=parts[slowest], slowest=slowest)
 
-    found = tuple(below(nest, times) for nest, times in zip(nests, measured.apart[number], strict=True))
+    found = tuple(below(nest, times) for nest, times in zip(nests, measured.separate[number], strict=True))
     predicted = sum(nest.predicted or 0.0 for nest in found)
     own = row(compiled.kernel.name, compiled.program, measured.compiled[number])
     return replace(own, nests=found, predicted=predicted)

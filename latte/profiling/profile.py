@@ -32,7 +32,7 @@ NARROW = 100
 COLUMNS: Mapping[str, Callable[[Row, bool], str]] = {
     "µs": lambda row, narrow: "" if row.nest and not narrow else microseconds(row.seconds),
     "spread": lambda row, narrow: shown.spread(row),
-    "apart": lambda row, narrow: microseconds(row.seconds if row.nest else row.apart),
+    "apart": lambda row, narrow: microseconds(row.seconds if row.nest else row.separately),
     "share": lambda row, narrow: f"{row.share:.1%}",
     "Gflop/s": lambda row, narrow: shown.arithmetic_rate(row),
     "GB/s": lambda row, narrow: shown.rate(row.gb_per_second),

@@ -21,7 +21,7 @@ class Row:
         phase: ``forward``, ``backward`` or ``update``.
         nest: label of the loop nest; empty for all of them together, as they are compiled.
         writes: the buffers that it writes, by their names in the nest.
-        seconds: median. Of a nest: measured apart, as a kernel of its own.
+        seconds: median. Of a nest: measured separately, as a kernel of its own.
         spread: half of the measurements are between these (seconds).
         share: of the training step.
         operations: floating-point operations; a fused multiply-add is two.
@@ -75,8 +75,8 @@ class Row:
         return self.limit / self.seconds if self.seconds else 0.0
 
     @property
-    def apart(self) -> float:
-        """Seconds of its nests, measured apart, all together."""
+    def separately(self) -> float:
+        """Seconds of its nests, measured separately, all together."""
         return sum(nest.seconds for nest in self.nests)
 
     def facts(self) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class DataLoader:
         make = lambda number: self._batch_of(order, key, number)  # noqa: E731
         numbers = range(first, len(self))
         with Located():  # the thread does not know who wants the batches
-            yield from _ahead(make, numbers, self.prefetch) if self.prefetch else map(make, numbers)
+            yield from _made_ahead(make, numbers, self.prefetch) if self.prefetch else map(make, numbers)
 
     def _batch_of(self, order: np.ndarray, key: list[int], number: int) -> Batch:
         chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
@@ -227,7 +227,7 @@ def _checked(data: Sequence[Any]) -> Any:
     return tuple(arrays)
 
 
-def _ahead(make: Callable[[int], Batch], numbers: Sequence[int], count: int) -> Iterator[Batch]:
+def _made_ahead(make: Callable[[int], Batch], numbers: Sequence[int], count: int) -> Iterator[Batch]:
     """``make(number)`` of all numbers, up to ``count`` made ahead on a thread, which ends with the iteration."""
     made: queue.Queue[tuple[Batch | None, BaseException | None]] = queue.Queue(count)
     ended = threading.Event()

@@ -186,12 +186,12 @@ class Memory(Mapping[str, np.ndarray]):
     def known(self, storage: str) -> np.ndarray | None:
         """The array of a storage; None where it has not been allocated yet: nothing has been computed."""
         if self.is_own(storage):
-            return self._held(self.plan.buffers[storage])
+            return self._own_array(self.plan.buffers[storage])
         span = self.spans(self.phase).get(storage)
         if span is None:
             return None
         if span.region:  # among equals, which need no arena
-            return self._held(self.plan.equal[span.region][0])
+            return self._own_array(self.plan.equal[span.region][0])
         return None if self.own.region.arena is None else self._shared(span)
 
     # --- phases ---------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class Memory(Mapping[str, np.ndarray]):
         wanted, region = set(roles), self.own.region
         held = (name for name, buffer in self.plan.buffers.items() if buffer.role in wanted and self.is_own(name))
         arrays = [array for name in held if (array := self.known(name)) is not None]
-        arrays += [array for buffer, _ in self.plan.equal.values() if (array := self._held(buffer)) is not None]
+        arrays += [array for buffer, _ in self.plan.equal.values() if (array := self._own_array(buffer)) is not None]
         copies = [(array, array.copy()) for array in arrays]
         shares = region.arena is not None and bool(wanted & {"value", "grad", "temporary"})
         shared = region.bytes().copy() if shares else np.empty(0, np.uint8)
@@ -307,7 +307,7 @@ class Memory(Mapping[str, np.ndarray]):
     def _store(self, buffer: Buffer) -> Store:
         return self.learned if buffer.name in self._lasting else self.own.store
 
-    def _held(self, buffer: Buffer) -> np.ndarray | None:
+    def _own_array(self, buffer: Buffer) -> np.ndarray | None:
         """An array of its own; None where nobody has allocated it yet."""
         if buffer.name not in self._arrays:
             known = self._store(buffer).known(buffer)

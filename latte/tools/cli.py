@@ -21,7 +21,7 @@ from latte.tools.bench.command import bench
 from latte.tools.net_files import SET, Source, compiled_net, computed_phases, load_net, plain_errors
 from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
-from latte.tools.synthetic_data import made_up_batch
+from latte.tools.synthetic_data import synthetic_batch
 from swirl.build.cache import cache_contents, cache_folder, clear_cache
 from swirl.build.jit import progress_console
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -76,7 +76,7 @@ def profile_command(
             check_plot(plot)
         net = compiled_net(file, target, choices)
         if not net.session.given:
-            net.set_batch(*made_up_batch(net))
+            net.set_batch(*synthetic_batch(net))
         found = net.profile(repeat)
         found.print()
         if json_file is not None:

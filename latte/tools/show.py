@@ -14,7 +14,7 @@ from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
 from latte.tools.net_files import SET, Source, compiled_net, computed_phases, plain_errors
-from latte.tools.synthetic_data import made_up_batch
+from latte.tools.synthetic_data import synthetic_batch
 from swirl.codegen.emit import listing
 from swirl.errors import CommandError, nearest
 from swirl.schedule.pipeline import Stage
@@ -125,7 +125,7 @@ def explain(
             raise CommandError("--phase is about one layer", way_out="name it after the file")
         layers = [ensemble.name for ensemble in net.ensembles] if layer is None else [layer]
         if measure and not net.session.given:
-            net.set_batch(*made_up_batch(net))
+            net.set_batch(*synthetic_batch(net))
         found = [net.explain(each, phase) for each in layers]
         if measure:
             found = list(map(net.profile().beside, found))

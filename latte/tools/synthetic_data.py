@@ -11,7 +11,7 @@ from swirl.dump.write import contents
 from swirl.ir.buffers import DTYPES, Buffer
 
 
-def made_up(buffer: Buffer, values: int | str | None, whole_numbers: bool = False) -> np.ndarray:
+def synthetic_array(buffer: Buffer, values: int | str | None, whole_numbers: bool = False) -> np.ndarray:
     """An array of a buffer's shape, always the same for a buffer of that name.
 
     Args:
@@ -29,7 +29,7 @@ def made_up(buffer: Buffer, values: int | str | None, whole_numbers: bool = Fals
     return (np.abs(made) + 0.5 if values == "positive" else made).astype(DTYPES[buffer.dtype])
 
 
-def made_up_batch(net: Net) -> list[np.ndarray]:
+def synthetic_batch(net: Net) -> list[np.ndarray]:
     """A whole batch for the data layers of a compiled net: whole numbers in range where its layers use them as such."""
     executable = net.session.use(net.batch_size)
     needed: dict[str, int | str] = {}
@@ -43,4 +43,4 @@ def made_up_batch(net: Net) -> list[np.ndarray]:
             else:
                 needed.setdefault(storage, values)
     storages = [f"{layer.name}.value" for layer in net.graph.data()]
-    return [made_up(executable.buffers[storage], needed.get(storage)) for storage in storages]
+    return [synthetic_array(executable.buffers[storage], needed.get(storage)) for storage in storages]

@@ -19,7 +19,7 @@ from latte.planning.chains import chained_order, find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
 from latte.planning.recipes import Recipes, chain_name
 from latte.planning.units import NetUnits, Unit
-from latte.tools.synthetic_data import made_up
+from latte.tools.synthetic_data import synthetic_array
 from swirl.analysis.work import Work, program_work
 from swirl.build.jit import Kernel, build, load
 from swirl.dump.write import contents
@@ -243,7 +243,7 @@ class Bench:
                 continue
             key = (buffer.name, buffer.shape)
             if key not in self._data:
-                self._data[key] = made_up(buffer, values.get(name), self.whole_numbers)
+                self._data[key] = synthetic_array(buffer, values.get(name), self.whole_numbers)
             memory[name][...] = buffer.layout.pack(self._data[key])
         return [memory[name] for name in buffers]
 

@@ -183,7 +183,7 @@ def pinned(
     return equal
 
 
-def apart(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> bool:
+def disjoint(first: Statement, second: Statement, a: Access, b: Access, same: set[str]) -> bool:
     """Whether a subscript of one access is always above the other's, so that the two never meet, where the variables
     ``same`` are equal. False where it takes isl to tell."""
     equal = pinned(first, second, a, b, same)
@@ -260,8 +260,8 @@ def before(
     length = max(first.time_length, second.time_length)
     times = []
     for statement, suffix in ((first, suffixes[0]), (second, suffixes[1])):
-        moved = {var + suffix: f"({text.replace('@', suffix)})" for var, text in (places or {}).items()}
-        times.append([moved.get(entry, entry) for entry in statement.time(suffix, length)])
+        values = {var + suffix: f"({text.replace('@', suffix)})" for var, text in (places or {}).items()}
+        times.append([values.get(entry, entry) for entry in statement.time(suffix, length)])
     pairs = zip(*times, strict=True)
     moving = [(one, two) for one, two in pairs if not (one == two and one.isdigit())]
     if not moving:
@@ -303,8 +303,8 @@ def reordered(old: Sequence[Statement], new: Sequence[Statement]) -> Conflict | 
     Both have the same tagged statements under loops of the same variables, in another arrangement.
     """
     originals = {s.identity: s for s in old}
-    moved = {s.identity: s for s in new}
-    if set(originals) != set(moved):
+    rearranged = {s.identity: s for s in new}
+    if set(originals) != set(rearranged):
         raise ValidationError("a rewrite that only reorders has added or lost statements")
     ordered = list(originals.values())
     for i, first in enumerate(ordered):
@@ -312,13 +312,15 @@ def reordered(old: Sequence[Statement], new: Sequence[Statement]) -> Conflict | 
             if next(meeting(first, second, False), None) is None:
                 continue
             order = _decisions(first, second, set())
-            if order is not None and order == _decisions(moved[first.identity], moved[second.identity], set()):
+            if order is not None and order == _decisions(
+                rearranged[first.identity], rearranged[second.identity], set()
+            ):
                 continue  # whichever elements they touch
             for one, two in ((first, second), (second, first)) if first is not second else ((first, first),):
-                new_one, new_two = moved[one.identity], moved[two.identity]
+                new_one, new_two = rearranged[one.identity], rearranged[two.identity]
                 if all(_same_order(one, two, new_one, new_two, a, b) for a, b in meeting(one, two, False)):
                     continue
-                after = before(moved[two.identity], moved[one.identity], ("_b", "_a"))
+                after = before(rearranged[two.identity], rearranged[one.identity], ("_b", "_a"))
                 conflict = find(one, two, [before(one, two), after], reductions=False)
                 if conflict is not None:
                     return conflict
@@ -338,8 +340,8 @@ def remapped(body: list[ast.stmt], path: Path, value: ast.expr) -> Conflict | No
         places = {first.loops[first.loop_depths.index(len(path) - 1)].var: text}
         for second in inside[i:]:
             for one, two in ((first, second), (second, first)) if first is not second else ((first, first),):
-                turned = [before(one, two), before(two, one, ("_b", "_a"), places)]
-                conflict = find(one, two, turned, reductions=False)
+                reversed_order = [before(one, two), before(two, one, ("_b", "_a"), places)]
+                conflict = find(one, two, reversed_order, reductions=False)
                 if conflict is not None:
                     return conflict
     return None

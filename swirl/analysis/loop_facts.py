@@ -122,22 +122,22 @@ class LoopFacts:
             return False
 
     @property
-    def moved(self) -> int:
+    def contiguous(self) -> int:
         """The weight of accesses that move along the loop to the next element in memory."""
         return sum(use.weight for use in self.uses if use.stride == 1)
 
     @property
-    def scattered(self) -> int:
+    def non_contiguous(self) -> int:
         """The weight of accesses whose neighbouring iterations are not neighbours in memory."""
         return sum(use.weight for use in self.uses if use.stride not in (0, 1))
 
     @property
-    def near(self) -> int:
+    def strided(self) -> int:
         """That of accesses whose neighbouring iterations are a few elements apart: some loads of vectors have them."""
         return sum(use.weight for use in self.uses if use.stride is not None and 1 < use.stride <= NEAR)
 
     @property
-    def far(self) -> int:
+    def gathered(self) -> int:
         """That of accesses whose neighbouring iterations are several elements apart: each lane is a load of its own."""
         return sum(use.weight for use in self.uses if use.stride is None or not 0 <= use.stride <= NEAR)
 
@@ -262,7 +262,7 @@ def contractions(nest: Nest, buffers: Mapping[str, Buffer], *, single: bool = Fa
     """
     known = statements_of(nest)
     found = (_products(statement, known, buffers, single) for statement in known)
-    return [one for one in found if one is not None and all(set(one.results) - names for names in _moved(one))]
+    return [one for one in found if one is not None and all(set(one.results) - names for names in _moving_names(one))]
 
 
 def correlations(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]:
@@ -270,7 +270,7 @@ def correlations(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Contraction]
     as in the gradient of a depthwise convolution's weights."""
     known = statements_of(nest)
     found = [one for s in known if (one := _products(s, known, buffers, False)) is not None]
-    return [one for one in found if {_part(one, names) for names in _moved(one)} == {"all", "some"}]
+    return [one for one in found if {_part(one, names) for names in _moving_names(one)} == {"all", "some"}]
 
 
 def _part(found: Contraction, names: set[str]) -> str:
@@ -279,7 +279,7 @@ def _part(found: Contraction, names: set[str]) -> str:
     return "all" if moving == set(found.results) else "some" if moving else "none"
 
 
-def _moved(found: Contraction) -> list[set[str]]:
+def _moving_names(found: Contraction) -> list[set[str]]:
     """The names in the subscripts of each operand that moves with a loop over the terms."""
     every = [{name for index in access.own for name in names_in(index)} for access in found.operands]
     return [names for names in every if names & set(found.sums)]
@@ -297,7 +297,7 @@ def _products(
     results, sums = tuple(v for v in moving if v in own), tuple(v for v in moving if v not in own)
     operands = [access for access in _read(statement, known, buffers) if access.name != target.name]
     found = Contraction(statement, target, tuple(operands), results, sums)
-    return found if len(_moved(found)) > 1 else None
+    return found if len(_moving_names(found)) > 1 else None
 
 
 def _read(statement: Statement, known: Sequence[Statement], buffers: Mapping[str, Buffer]) -> list[Access]:

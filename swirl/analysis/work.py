@@ -14,7 +14,7 @@ from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.hints import stored_value
 from swirl.ir.item_numbers import whole_batch
-from swirl.ir.names import apart
+from swirl.ir.names import with_distinct_names
 from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.printing import unparse
@@ -74,14 +74,14 @@ class Leaf:
 
 def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
     """The work of each loop of a nest, in the order of :func:`swirl.ir.nest.loops`."""
-    nest = apart(nest)
+    nest = with_distinct_names(nest)
     leaves, floats = list(leaves_of(nest)), floats_of(nest, buffers)
     return [_work(nest, buffers, path, leaves, floats) for path, _ in loops(nest.body)]
 
 
 def iterations_touch(nest: Nest, buffers: Mapping[str, Buffer]) -> list[tuple[Touched, ...]]:
     """What *one iteration* of each loop touches, at the most, in the order of :func:`loop_works`."""
-    nest = apart(nest)
+    nest = with_distinct_names(nest)
     leaves, found = list(leaves_of(nest)), []
     for path, _ in loops(nest.body):
         inside = [leaf for leaf in leaves if leaf.path[: len(path)] == path]
@@ -92,7 +92,7 @@ def iterations_touch(nest: Nest, buffers: Mapping[str, Buffer]) -> list[tuple[To
 def program_work(program: Program) -> Work:
     """The work of all nests, for a whole batch; a buffer that several of them touch counts once."""
     program = whole_batch(program)
-    nests = [apart(nest) for nest in program.nests]
+    nests = [with_distinct_names(nest) for nest in program.nests]
     counted = []
     leaves: list[Leaf] = []
     for nest in nests:
@@ -122,7 +122,8 @@ def _counted(leaves: Sequence[Leaf], floats: set[str]) -> tuple[int, bool]:
 
 
 def leaves_of(nest: Nest) -> Iterator[Leaf]:
-    """The statements and conditions of a nest in which a name has one meaning (:func:`swirl.ir.names.apart`)."""
+    """The statements and conditions of a nest in which a name has one meaning
+    (:func:`swirl.ir.names.with_distinct_names`)."""
     domains: dict[tuple[object, ...], Domain] = {}  # one for all statements of a body: what it finds out, it keeps
     for path, statement in walk(nest.body):
         around = (*path[:-1], path[-1][:1])
@@ -271,7 +272,7 @@ def _elements(uses: list[_Reference], shape: tuple[int, ...]) -> tuple[int, bool
         piece = tuple(values for values, _ in found)
         if not all(values.count for values in piece):
             continue
-        place = tuple(_still_part(index, use) for index in use.indices)
+        place = tuple(_fixed_part(index, use) for index in use.indices)
         every[place] = _merged([*every.get(place, []), piece])
         if all(exact for _, exact in found):
             sure[place] = _merged([*sure.get(place, []), piece])
@@ -293,7 +294,7 @@ def _disjoint(pieces: list[Piece]) -> bool:
     )
 
 
-def _still_part(index: ast.expr, use: _Reference) -> str:
+def _fixed_part(index: ast.expr, use: _Reference) -> str:
     """What fixed variables add to a subscript, as text."""
     form = affine(index)
     if form is None or _divided(index, use.still):

@@ -37,7 +37,7 @@ class PlainLanes:
     def filled(self, *_: object) -> None:
         """g++ sees the statements one by one."""
 
-    def turned(
+    def transposed_loads(
         self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
     ) -> tuple[list[Node], Sequence[ast.stmt]]:
         return [], body

@@ -22,7 +22,7 @@ LEAST_COPIES = 3
 """Copies from which on turning rows costs less than gathers do."""
 
 
-def turned_loads(
+def transposed_loads(
     statements: Statements, instructions: Instructions, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
 ) -> tuple[list[Node], Sequence[ast.stmt]]:
     """The loads of rows before the copies of an unrolled body, and the body in which copies take their lanes from what
@@ -37,12 +37,12 @@ def turned_loads(
     """
     if copies.step != 1 or not LEAST_COPIES <= len(values) <= instructions.width:
         return [], body
-    found = _Turned(statements, instructions, copies, values, body)
+    found = _TransposedLoads(statements, instructions, copies, values, body)
     new = [found.of_statement(statement) for statement in body]
     return found.loads, new if found.loads else body
 
 
-class _Turned(Transformer):
+class _TransposedLoads(Transformer):
     """Puts rows of registers in the place of strided lanes."""
 
     def __init__(
@@ -122,10 +122,10 @@ class _Turned(Transformer):
         with self.statements.copy(self.copies, self.values[0]):
             memory = LaneValues(self.instructions, self.statements, self.lane.var).memory
             first = memory.pointer(node, subscripts(node), 0)
-        apart = constant(distance, "int32")
+        row_distance = constant(distance, "int32")
         self.loads.append(Declaration(self.instructions.type_of(dtype), name, shape=(len(self.values),)))
         rows = [] if self.active is None else [self.statements.expressions.integer(self.active)]
-        self.loads.append(call(f"load_turned<{len(self.values)}>", symbol(name), first, apart, *rows))
+        self.loads.append(call(f"load_turned<{len(self.values)}>", symbol(name), first, row_distance, *rows))
         registers: dict[tuple[int, ...], str] = {(copy, 0): f"{name}[{copy}]" for copy in range(len(self.values))}
         self.context.locals[name] = Local(dtype, "registers", registers, (len(self.values), width))
         return name

@@ -63,7 +63,7 @@ class VectorLoops(Protocol):
         """The copies of an unrolled body in which a vector loop writes what those of the others leave out of a row;
         None where it is not so, or makes no difference."""
 
-    def turned(
+    def transposed_loads(
         self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
     ) -> tuple[list[Node], Sequence[ast.stmt]]:
         """Loads of whole rows before the copies of an unrolled body, and the body that takes its lanes from them; none,
@@ -127,13 +127,13 @@ class Statements:
         with self.context.block():
             init, test, step = self.head(loop)
             # Before the body, whose own locals are known after it.
-            apart, unrolled = self._crowded(node), None
+            crowded, unrolled = self._crowded(node), None
             if self.context.vector_width and _stays_a_loop(loop, node.body):
                 unrolled = f"GCC unroll {self._iterations_at_once(loop, node)}"
             inside = self.body(node.body)
             if adds_in_order(node, self.context):
                 inside.append(call("in_order"))
-            if apart:
+            if crowded:
                 inside.insert(0, call("load_again"))
             return [For(init, test, step, inside, unrolled)]
 
@@ -188,7 +188,7 @@ class Statements:
         if filled is not None:
             return filled
         with context.scope():
-            result, body = self.vectors.turned(self, loop, values, body)
+            result, body = self.vectors.transposed_loads(self, loop, values, body)
             for value in values:
                 with self.copy(loop, value):
                     result += self.body(body)

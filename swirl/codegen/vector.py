@@ -17,7 +17,7 @@ from swirl.codegen.ctree_compat import Assign, Declaration, Expression, If, Node
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.lane_values import LaneValues
 from swirl.codegen.memory import LaneMemory, register_place
-from swirl.codegen.register_transpose import turned_loads
+from swirl.codegen.register_transpose import transposed_loads
 from swirl.codegen.to_c import Statements, declaration_rows
 from swirl.ir.affine import affine
 from swirl.ir.hints import stored_value, streamed
@@ -60,12 +60,12 @@ class RegisterLanes:
             nodes += self._stored(statements, row, parts)
         return nodes
 
-    def turned(
+    def transposed_loads(
         self, statements: Statements, copies: Loop, values: Sequence[int], body: Sequence[ast.stmt]
     ) -> tuple[list[Node], Sequence[ast.stmt]]:
         """Loads of whole rows before the copies of an unrolled body, whose lanes are rows apart, and the body that
         takes its lanes from them."""
-        return turned_loads(statements, self.instructions, copies, values, body)
+        return transposed_loads(statements, self.instructions, copies, values, body)
 
     def _stored(self, statements: Statements, row: _Row, parts: Sequence[Sequence[Expression]]) -> list[Node]:
         """What the copies have computed, a register of the row after the other."""

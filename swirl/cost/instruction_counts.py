@@ -27,7 +27,7 @@ from swirl.ir.trees import children, nodes
 from swirl.ir.types import has_doubles
 from swirl.target.targets import Target
 
-SLOTS: Mapping[str, int] = {
+ISSUE_SLOTS: Mapping[str, int] = {
     "sqrt": 10,
     "exp": 11,
     "expm1": 13,
@@ -39,7 +39,7 @@ SLOTS: Mapping[str, int] = {
     "abs": 1,
 }
 """Multiply-adds that could be issued in the time of a function of a whole vector, as measured on Zen 5."""
-DIVISION, OTHER = 10, 20
+DIVISION_SLOTS, OTHER_SLOTS = 10, 20
 """The same of a division, and of any other function: a call of libmvec."""
 
 
@@ -47,64 +47,64 @@ Lanes = tuple[int, int]
 """Lanes whose results are wanted, and all those of the vectors."""
 
 
-def share(found: Sequence[Lanes]) -> float:
+def used_share(found: Sequence[Lanes]) -> float:
     """That of the wanted ones; 0 where there are no vectors."""
     wanted, every = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0)
     return wanted / every if every else 0.0
 
 
 @dataclass(frozen=True)
-class Issued:
+class InstructionCounts:
     """Instructions of a nest; the lanes of its operations, and those of its stores."""
 
     multiply_adds: int
     loads: int
     stores: int
-    computed: Lanes
-    stored: Lanes
+    computed_lanes: Lanes
+    stored_lanes: Lanes
 
 
-def lanes_of(nest: Nest, buffers: Mapping[str, Buffer], target: Target) -> int:
+def vector_lanes(nest: Nest, buffers: Mapping[str, Buffer], target: Target) -> int:
     """Elements of a vector: half as many where some are of double precision."""
     return target.simd_width // 2 if has_doubles(nest, buffers) else target.simd_width
 
 
-def issued(nest: Nest, buffers: Mapping[str, Buffer], lanes: int) -> Issued:
-    """The instructions of a nest in which a name has one meaning (:func:`swirl.ir.names.apart`).
+def count_instructions(nest: Nest, buffers: Mapping[str, Buffer], lanes: int) -> InstructionCounts:
+    """The instructions of a nest in which a name has one meaning (:func:`swirl.ir.names.with_distinct_names`).
 
     Args:
         lanes: elements of a vector.
     """
     floats = floats_of(nest, buffers)
-    products = stores = 0
-    computed, stored = (0, 0), (0, 0)
-    loads: dict[_Block, int] = {}
+    multiply_adds = stores = 0
+    computed_lanes, stored_lanes = (0, 0), (0, 0)
+    loads: dict[_LoadKey, int] = {}
     for leaf in leaves_of(nest):
-        place = _Place(nest, buffers, leaf, lanes)
-        products += _slots(leaf.node, floats) * place.executions
-        computed = place.with_lanes(computed, operations_of(leaf.node, floats))
-        for reference, kind in _references(leaf.node, buffers):
+        statement = _StatementInLoops(nest, buffers, leaf, lanes)
+        multiply_adds += _issue_slots(leaf.node, floats) * statement.executions
+        computed_lanes = statement.add_lanes(computed_lanes, operations_of(leaf.node, floats))
+        for reference, kind in _memory_accesses(leaf.node, buffers):
             if kind != "load":
-                stores += place.iterations * place.vectors_of(reference)
-                stored = place.with_lanes(stored, 1)
+                stores += statement.iterations * statement.vector_accesses(reference)
+                stored_lanes = statement.add_lanes(stored_lanes, 1)
             if kind != "store":
-                block, times = place.loaded(reference)
-                loads[block] = times * place.vectors_of(reference)
-    return Issued(products, sum(loads.values()), stores, computed, stored)
+                key, times = statement.load_count(reference)
+                loads[key] = times * statement.vector_accesses(reference)
+    return InstructionCounts(multiply_adds, sum(loads.values()), stores, computed_lanes, stored_lanes)
 
 
-def _slots(node: ast.AST, floats: set[str]) -> int:
+def _issue_slots(node: ast.AST, floats: set[str]) -> int:
     """The multiply-adds that could be issued in the time of a statement's arithmetic."""
-    inside = sum(_slots(child, floats) for child in children(node))
+    inside = sum(_issue_slots(child, floats) for child in children(node))
     match node:
         case ast.Subscript() | ast.Expr():
             return 0  # addresses are computed meanwhile; a prefetch is not arithmetic
         case ast.AugAssign(target, op, value) if is_float(target, floats):
-            return inside + _sum(op, [value])
+            return inside + _operation_slots(op, [value])
         case ast.BinOp(left, op, right) if is_float(node, floats):
-            return inside + _sum(op, [left, right])
+            return inside + _operation_slots(op, [left, right])
         case ast.Call(ast.Name(name), arguments) if name not in NO_ARITHMETIC:
-            return inside + SLOTS.get(name, OTHER) * max(1, len(arguments) - 1)
+            return inside + ISSUE_SLOTS.get(name, OTHER_SLOTS) * max(1, len(arguments) - 1)
         case ast.Compare(left, _, others) if any(is_float(side, floats) for side in (left, *others)):
             return inside + 1
         case ast.IfExp() if is_float(node, floats):
@@ -112,17 +112,17 @@ def _slots(node: ast.AST, floats: set[str]) -> int:
     return inside
 
 
-def _sum(op: ast.operator, operands: Sequence[ast.expr]) -> int:
+def _operation_slots(op: ast.operator, operands: Sequence[ast.expr]) -> int:
     """An operation whose operands have been counted: a sum with a product is one multiply-add with it."""
     if isinstance(op, ast.Div):
-        return DIVISION
+        return DIVISION_SLOTS
     joined = isinstance(op, (ast.Add, ast.Sub)) and any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) for each in operands
     )
     return 0 if joined else 1
 
 
-def _references(node: ast.AST, buffers: Mapping[str, Buffer]) -> Iterator[tuple[ast.Subscript, str]]:
+def _memory_accesses(node: ast.AST, buffers: Mapping[str, Buffer]) -> Iterator[tuple[ast.Subscript, str]]:
     """The elements of buffers that a statement uses, each with ``load``, ``store`` or, where it adds, ``both``."""
     for part in nodes(node):
         if isinstance(part, ast.Subscript) and isinstance(part.value, ast.Name) and part.value.id in buffers:
@@ -130,12 +130,12 @@ def _references(node: ast.AST, buffers: Mapping[str, Buffer]) -> Iterator[tuple[
             yield part, stored if isinstance(part.ctx, ast.Store) else "load"
 
 
-_Block = tuple[Path, str]
+_LoadKey = tuple[Path, str]
 """The statements for which an element is loaded once, and the element."""
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StatementInLoops:
     """A statement in its loops."""
 
     nest: Nest
@@ -144,62 +144,64 @@ class _Place:
     lanes: int
 
     @cached_property
-    def around(self) -> list[tuple[int, Loop]]:
+    def scalar_loops(self) -> list[tuple[int, Loop]]:
         """The loops without those over lanes, each with the length of its path; outermost first."""
         found = [(depth, at(self.nest.body, self.leaf.path[:depth])) for depth in range(1, len(self.leaf.path))]
         every = [(depth, loop_of(node)) for depth, node in found if isinstance(node, ast.For)]
         return [(depth, loop) for depth, loop in every if loop.kind != "vector"]
 
     @cached_property
-    def vectors(self) -> list[Loop]:
+    def lane_loops(self) -> list[Loop]:
         """The loops over lanes."""
         return [loop for loop in self.leaf.domain.loops if loop.kind == "vector"]
 
     @cached_property
     def iterations(self) -> int:
         """Of all loops but those over lanes."""
-        return self._times([loop for _, loop in self.around])
+        return self._trip_count([loop for _, loop in self.scalar_loops])
 
     @cached_property
     def executions(self) -> int:
         """How often the statement is issued: once for each vector."""
-        return self.iterations * prod(-(-(loop.extent or self.lanes) // self.lanes) for loop in self.vectors)
+        return self.iterations * prod(-(-(loop.extent or self.lanes) // self.lanes) for loop in self.lane_loops)
 
-    def with_lanes(self, found: Lanes, results: int) -> Lanes:
+    def add_lanes(self, found: Lanes, results: int) -> Lanes:
         """Lanes, and those of so many results of the statement."""
         wanted, every = found
         return wanted + results * self.leaf.domain.count[0], every + results * self.executions * self.lanes
 
-    def vectors_of(self, reference: ast.Subscript) -> int:
+    def vector_accesses(self, reference: ast.Subscript) -> int:
         """Instructions for an element in all lanes: one where it is the same in all, or where they are neighbours; a
         few where they are near each other; otherwise one for each lane."""
-        return prod(self._pieces(reference, loop) for loop in self.vectors if loop.var in _used(reference))
+        return prod(
+            self._accesses_along(reference, loop) for loop in self.lane_loops if loop.var in _subscript_names(reference)
+        )
 
-    def _pieces(self, reference: ast.Subscript, loop: Loop) -> int:
+    def _accesses_along(self, reference: ast.Subscript, loop: Loop) -> int:
         assert isinstance(reference.value, ast.Name)
         ranges = ranges_at(self.nest.body, self.leaf.path)
         stride = memory_stride(self.buffers[reference.value.id], subscripts(reference), loop.var, ranges)
         extent = loop.extent or self.lanes
         return extent if stride is None or abs(stride) > NEAR else max(1, abs(stride)) * -(-extent // self.lanes)
 
-    def loaded(self, reference: ast.Subscript) -> tuple[_Block, int]:
+    def load_count(self, reference: ast.Subscript) -> tuple[_LoadKey, int]:
         """The block in which an element is loaded, and how often: not for each copy and each iteration of inner loops
         that it does not move with, unless its buffer is stored there."""
         assert isinstance(reference.value, ast.Name)
-        used, buffer = _used(reference), reference.value.id
-        kept = [(depth, loop) for depth, loop in self.around if loop.kind != "unrolled" or loop.var in used]
+        used, buffer = _subscript_names(reference), reference.value.id
+        kept = [(depth, loop) for depth, loop in self.scalar_loops if loop.kind != "unrolled" or loop.var in used]
         while kept and kept[-1][1].kind == "range" and kept[-1][1].var not in used:
             if buffer in stored_in([at(self.nest.body, self.leaf.path[: kept[-1][0]])]):
                 break
             kept.pop()
         depth = max((depth for depth, loop in kept if loop.kind != "unrolled"), default=0)
-        return (self.leaf.path[:depth], unparse(reference)), self._times([loop for _, loop in kept])
+        return (self.leaf.path[:depth], unparse(reference)), self._trip_count([loop for _, loop in kept])
 
-    def _times(self, loops: Sequence[Loop]) -> int:
+    def _trip_count(self, loops: Sequence[Loop]) -> int:
         """Iterations of some of the loops; of all of them, where the bounds of these depend on the others."""
         some = Domain(tuple(loops), self.leaf.domain.conditions)
         return (some if some.boxes is not None else self.leaf.domain).count[0]
 
 
-def _used(reference: ast.Subscript) -> set[str]:
+def _subscript_names(reference: ast.Subscript) -> set[str]:
     return {name for index in subscripts(reference) for name in names_in(index)}

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swirl.analysis.work import program_work
-from swirl.cost.instruction_counts import issued, lanes_of, share
-from swirl.cost.traffic import into, loop_bytes, moved, streamed_in
+from swirl.cost.instruction_counts import count_instructions, used_share, vector_lanes
+from swirl.cost.traffic import bytes_into_cache, loop_footprints, streamed_buffers, traffic_bytes
 from swirl.ir.item_numbers import whole_batch
-from swirl.ir.names import apart
+from swirl.ir.names import with_distinct_names
 from swirl.ir.nest import Nest, Program, loop_of
 from swirl.ir.paths import loops
 from swirl.target.targets import Target
@@ -63,11 +63,11 @@ class Demand:
     shares: int
 
     @property
-    def products_a_load(self) -> float:
+    def multiply_adds_per_load(self) -> float:
         """Multiply-adds for each load."""
         return self.multiply_adds / self.loads if self.loads else 0.0
 
-    def parts(self, rates: Rates, target: Target, threads: int, held: int) -> dict[str, float]:
+    def resource_times(self, rates: Rates, target: Target, threads: int, level3_bytes: int) -> dict[str, float]:
         """Seconds that each part takes alone.
 
         Args:
@@ -75,57 +75,63 @@ class Demand:
             target: what the nest is made for: two vectors are multiplied and added, or loaded, in the time that one is
                 stored.
             threads: that run it.
-            held: bytes of the level-3 cache: what is not larger comes from there, not from memory.
+            level3_bytes: bytes of the level-3 cache: what is not larger comes from there, not from memory.
         """
-        uneven = (
+        imbalance = (
             threads if self.shares == 1 else -(-self.shares // threads) * threads / self.shares if self.shares else 1
         )
-        issued = rates.peak / (2 * target.simd_width)
-        from_memory = self.memory if self.memory > held else 0
-        again = max(0, self.level2 - self.memory) if from_memory else self.level2
+        vectors_per_second = rates.peak / (2 * target.simd_width)
+        from_memory = self.memory if self.memory > level3_bytes else 0
+        from_level3 = max(0, self.level2 - self.memory) if from_memory else self.level2
         seconds = {
-            "multiply-adds": self.multiply_adds / issued,
-            "loads": self.loads / issued,
-            "stores": 2 * self.stores / issued,
+            "multiply-adds": self.multiply_adds / vectors_per_second,
+            "loads": self.loads / vectors_per_second,
+            "stores": 2 * self.stores / vectors_per_second,
             "level 2": self.level1 / rates.level2,
-            "memory" if from_memory else "level 3": from_memory / rates.memory + again / rates.level3,
+            "memory" if from_memory else "level 3": from_memory / rates.memory + from_level3 / rates.level3,
         }
-        own = ("multiply-adds", "loads", "stores", "level 2")  # the others are of all cores together
-        return {part: time * (uneven if part in own else 1) for part, time in seconds.items()}
+        per_core = ("multiply-adds", "loads", "stores", "level 2")  # the others are of all cores together
+        return {part: time * (imbalance if part in per_core else 1) for part, time in seconds.items()}
 
 
-def demand(program: Program, target: Target) -> Demand:
+def program_demand(program: Program, target: Target) -> Demand:
     """What a finished program asks for, for a whole batch: of one that :func:`swirl.ir.separate.separate` has taken
     apart, a loop nest."""
     program = whole_batch(program)
-    nests = [apart(nest) for nest in program.nests]
-    found = [issued(nest, program.buffers, lanes_of(nest, program.buffers, target)) for nest in nests]
-    whole = program_work(program)
-    past = {name for nest in nests for name in streamed_in(nest)}
-    inside = [loop_bytes(nest, program.buffers) for nest in nests]
-    least = moved(whole.touched, past)
+    nests = [with_distinct_names(nest) for nest in program.nests]
+    counts = [count_instructions(nest, program.buffers, vector_lanes(nest, program.buffers, target)) for nest in nests]
+    work = program_work(program)
+    bypassing = {name for nest in nests for name in streamed_buffers(nest)}
+    footprints = [loop_footprints(nest, program.buffers) for nest in nests]
+    compulsory = traffic_bytes(work.touched, bypassing)
 
-    def moved_into(size: int) -> int:
-        return least if whole.bytes <= size else max(least, sum(into(each, past, size) for each in inside))
+    def cache_traffic(size: int) -> int:
+        return (
+            compulsory
+            if work.bytes <= size
+            else max(compulsory, sum(bytes_into_cache(each, bypassing, size) for each in footprints))
+        )
 
     return Demand(
-        multiply_adds=sum(each.multiply_adds for each in found),
-        loads=sum(each.loads for each in found),
-        stores=sum(each.stores for each in found),
-        lanes=share([each.computed for each in found]) or share([each.stored for each in found]) or 1.0,
-        level1=moved_into(target.l1_bytes),
-        level2=moved_into(target.l2_bytes),
-        memory=least,
-        shares=_shares(nests),
+        multiply_adds=sum(each.multiply_adds for each in counts),
+        loads=sum(each.loads for each in counts),
+        stores=sum(each.stores for each in counts),
+        lanes=used_share([each.computed_lanes for each in counts])
+        or used_share([each.stored_lanes for each in counts])
+        or 1.0,
+        level1=cache_traffic(target.l1_bytes),
+        level2=cache_traffic(target.l2_bytes),
+        memory=compulsory,
+        shares=_shared_iterations(nests),
     )
 
 
-def _shares(nests: Sequence[Nest]) -> int:
+def _shared_iterations(nests: Sequence[Nest]) -> int:
     """Iterations that the threads share in the nest that has fewest."""
-    return min((_shared(nest.body) for nest in nests), default=1)
+    return min((_parallel_iterations(nest.body) for nest in nests), default=1)
 
 
-def _shared(body: Sequence[ast.stmt]) -> int:
+def _parallel_iterations(body: Sequence[ast.stmt]) -> int:
     """Those of the parallel loops that are directly in each other; 1 without such loops, 0 where the number is not
     constant."""
     found = next((node for _, node in loops(list(body)) if loop_of(node).kind == "parallel"), None)
@@ -133,4 +139,4 @@ def _shared(body: Sequence[ast.stmt]) -> int:
         return 1
     extent = loop_of(found).extent or 0
     directly = len(found.body) == 1 and isinstance(found.body[0], ast.For) and loop_of(found.body[0]).kind == "parallel"
-    return extent * _shared(found.body) if directly else extent
+    return extent * _parallel_iterations(found.body) if directly else extent

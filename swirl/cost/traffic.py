@@ -19,46 +19,46 @@ from swirl.ir.nest import Nest
 from swirl.ir.paths import Path, loops, walk
 
 
-def streamed_in(nest: Nest) -> set[str]:
+def streamed_buffers(nest: Nest) -> set[str]:
     """The buffers that a nest stores past the caches."""
     stores = [s for _, s in walk(nest.body) if isinstance(s, ast.Assign) and streamed(s.value) is not None]
     return set(stored_in(stores))
 
 
-def moved(touched: Sequence[Touched], past: set[str]) -> int:
+def traffic_bytes(touched: Sequence[Touched], bypassing: set[str]) -> int:
     """Bytes that come in, and go out again: what is written is read before, unless it passes the caches."""
-    return sum(each.bytes * (2 if each.written and each.buffer not in past else 1) for each in touched)
+    return sum(each.bytes * (2 if each.written and each.buffer not in bypassing else 1) for each in touched)
 
 
 @dataclass(frozen=True)
-class LoopBytes:
+class LoopFootprint:
     """A loop: what it does, and what one iteration touches."""
 
     work: Work
     iteration: Sequence[Touched]
 
 
-def loop_bytes(nest: Nest, buffers: Mapping[str, Buffer]) -> dict[Path, LoopBytes]:
+def loop_footprints(nest: Nest, buffers: Mapping[str, Buffer]) -> dict[Path, LoopFootprint]:
     """The loops of a nest."""
     paths = [path for path, _ in loops(nest.body)]
     every = zip(paths, loop_works(nest, buffers), iterations_touch(nest, buffers), strict=True)
-    return {path: LoopBytes(work, iteration) for path, work, iteration in every}
+    return {path: LoopFootprint(work, iteration) for path, work, iteration in every}
 
 
-def into(found: Mapping[Path, LoopBytes], past: set[str], size: int) -> int:
+def bytes_into_cache(footprints: Mapping[Path, LoopFootprint], bypassing: set[str], size: int) -> int:
     """Bytes that come into a cache of that size, which does not hold all that a nest touches."""
 
-    def below(path: Path) -> list[Path]:
+    def inner_loops(path: Path) -> list[Path]:
         """The loops in the loop at a path with none between."""
-        inside = [p for p in found if p[: len(path)] == path and p != path]
+        inside = [p for p in footprints if p[: len(path)] == path and p != path]
         return [p for p in inside if not any(p[: len(q)] == q and p != q for q in inside)]
 
-    def of(path: Path) -> int:
-        work, inner = found[path].work, below(path)
-        if not inner or sum(touched.bytes for touched in found[path].iteration) <= size:
-            return work.executions * moved(work.touched, past)
-        inside = {touched.buffer for p in inner for touched in found[p].work.touched}
-        alone = [touched for touched in work.touched if touched.buffer not in inside]
-        return work.executions * moved(alone, past) + sum(map(of, inner))
+    def bytes_of_loop(path: Path) -> int:
+        work, inner = footprints[path].work, inner_loops(path)
+        if not inner or sum(touched.bytes for touched in footprints[path].iteration) <= size:
+            return work.executions * traffic_bytes(work.touched, bypassing)
+        inside = {touched.buffer for p in inner for touched in footprints[p].work.touched}
+        outside = [touched for touched in work.touched if touched.buffer not in inside]
+        return work.executions * traffic_bytes(outside, bypassing) + sum(map(bytes_of_loop, inner))
 
-    return sum(map(of, below(())))
+    return sum(map(bytes_of_loop, inner_loops(())))

@@ -177,15 +177,15 @@ def _shared(first: DumpedStage, second: DumpedStage) -> tuple[dict[str, str], li
     stored = {buffer["storage"]: name for name, buffer in right.items()}
     others = {name: stored.get(left[name]["storage"], name) for name in names}
     both = [name for name in names if others[name] in right]
-    apart = set()
+    unmatched = set()
     for name in both:
         temporary = left[name]["role"] == "temporary"
         if temporary and (not same(name) or (name in written) != (others[name] in also)):
-            apart.add(name)
+            unmatched.add(name)
         elif not same(name):
             shapes = f"{left[name]['shape']} in {first.path} and {right[others[name]]['shape']} in {second.path}"
             raise LatteError(f"{name} is {shapes}", way_out="compare stages of one ensemble and phase")
-    return {name: others[name] for name in both if name not in apart}, sorted(apart)
+    return {name: others[name] for name in both if name not in unmatched}, sorted(unmatched)
 
 
 def _written(program: Program) -> list[str]:
@@ -204,10 +204,10 @@ def differences(
         scale = float(finite.max()) if finite.size else 0.0
         with np.errstate(all="ignore"):
             equal = (a == b) | (np.isnan(a) & np.isnan(b))
-            apart = np.where(equal, 0.0, np.abs(a - b))
-        apart[np.isnan(apart)] = np.inf
-        largest = float(apart.max()) if apart.size else 0.0
-        wrong = apart > tolerance * scale
+            distances = np.where(equal, 0.0, np.abs(a - b))
+        distances[np.isnan(distances)] = np.inf
+        largest = float(distances.max()) if distances.size else 0.0
+        wrong = distances > tolerance * scale
         if not wrong.any():
             yield Difference(name, largest, scale, bool(equal.all()))
             continue

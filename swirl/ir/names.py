@@ -88,7 +88,7 @@ def scope_at(body: Sequence[ast.stmt], path: Path, buffers: Mapping[str, Buffer]
     return scope
 
 
-def apart(nest: Nest) -> Nest:
+def with_distinct_names(nest: Nest) -> Nest:
     """The nest in which each local's name is only that of locals of one type, and not of a loop: others are renamed.
 
     Sibling blocks may use a name for several things; moved together, they would hide each other.

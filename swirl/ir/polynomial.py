@@ -78,12 +78,13 @@ class Polynomial:
     def __sub__(self, other: Polynomial) -> Polynomial:
         return self + -other
 
-    def split(self, apart: Callable[[Atom], bool]) -> dict[Monomial, Polynomial]:
-        """The polynomial as one in the atoms for which ``apart`` holds; coefficients are polynomials in the rest."""
+    def split(self, is_variable: Callable[[Atom], bool]) -> dict[Monomial, Polynomial]:
+        """The polynomial as one in the atoms for which ``is_variable`` holds; coefficients are polynomials in the
+        rest."""
         result: dict[Monomial, dict[Monomial, Fraction]] = {}
         for monomial, coefficient in self.terms.items():
-            inside = tuple(key for key in monomial if apart(self.atoms[key]))
-            rest = tuple(key for key in monomial if not apart(self.atoms[key]))
+            inside = tuple(key for key in monomial if is_variable(self.atoms[key]))
+            rest = tuple(key for key in monomial if not is_variable(self.atoms[key]))
             result.setdefault(inside, {})[rest] = coefficient
         return {inside: Polynomial(terms, self.atoms) for inside, terms in result.items()}
 

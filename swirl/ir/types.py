@@ -17,7 +17,7 @@ from swirl.errors import ValidationError
 from swirl.ir.buffers import Buffer
 from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import STREAM
-from swirl.ir.names import Named, Scope, apart, of_declaration, of_loop
+from swirl.ir.names import Named, Scope, of_declaration, of_loop, with_distinct_names
 from swirl.ir.nest import Nest, Program, clone, local_type
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_value, changed
@@ -322,9 +322,9 @@ def _same(one: object, two: object) -> bool:
 
 
 def explicit(program: Program) -> Program:
-    """The program in which each local's name has one type (:func:`swirl.ir.names.apart`), with every conversion of
-    types spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes ``m[0] = int32(float32(m[0]) + x[i])``,
-    ``k * x[i]`` becomes ``float32(k) * x[i]``.
+    """The program in which each local's name has one type (:func:`swirl.ir.names.with_distinct_names`), with every
+    conversion of types spelled out: ``m[0] += x[i]`` of an int32 and a float32 becomes
+    ``m[0] = int32(float32(m[0]) + x[i])``, ``k * x[i]`` becomes ``float32(k) * x[i]``.
 
     Only the type of literals is left implicit: that of what a literal meets.
 
@@ -342,7 +342,7 @@ def explicit(program: Program) -> Program:
 
 @lru_cache(maxsize=4096)
 def _explicit(nest: Nest, buffers: tuple[tuple[str, str], ...]) -> Nest:
-    nest = apart(nest)
+    nest = with_distinct_names(nest)
     body = Conversions().block(nest.body, {name: Named("buffer", dtype) for name, dtype in buffers})
     return nest if _same(body, nest.body) else nest.with_body(body)
 

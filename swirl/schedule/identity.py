@@ -91,7 +91,7 @@ def recipe_identity(sources: Sequence[Path], scope: Mapping[str, Any], name: str
         texts = [(str(path), path.read_bytes()) for path in sources]
     except OSError:
         return None
-    said = _said(scope, sources[0], name)
+    said = _declared_reads(scope, sources[0], name)
     beside = frozenset(path.stem for path in sources)
     if said is None and not all(_is_function(text, beside) for _, text in texts):
         return None
@@ -110,7 +110,7 @@ def tells_no_names(sources: Sequence[Path]) -> bool:
         return False
 
 
-def _said(scope: Mapping[str, Any], recipe: Path, name: str) -> list[str] | None:
+def _declared_reads(scope: Mapping[str, Any], recipe: Path, name: str) -> list[str] | None:
     """What a recipe says that it reads, with the contents; None where it says nothing."""
     if "reads" not in scope:
         return None

@@ -32,8 +32,8 @@ class Building:
         """
         outer = self.kind, self.phase, self.instead
         wanted = phase if other is None else other
-        meant = self.instead.get(wanted, wanted)
-        self.instead = {} if meant == phase else {phase: meant}
+        actual = self.instead.get(wanted, wanted)
+        self.instead = {} if actual == phase else {phase: actual}
         if kind is not None:
             self.kind, self.phase = kind, phase
         try:

@@ -70,21 +70,21 @@ def lay_out(state: PlanState, region: str, asked: LayoutCommand, memo: Memo) -> 
         CommandError, LayoutError: as the command does; or the buffer is another layer's and must not be copied.
     """
     own = state.regions[region]
-    meant = _meant(own, asked)
+    named = _buffers_named(own, asked)
     laying = _Laying(state, own, asked, memo)
     after, notes = state, []
     for phase, local, buffer in own.bindings():
-        if buffer.name in meant:
+        if buffer.name in named:
             after, note = laying.done(after, phase, local)
             notes += note
     seen = {buffer.name for *_, buffer in own.bindings()}
-    for storage in meant:
+    for storage in named:
         if storage not in seen and own.chooses(storage) and not own.keeps_layouts:
-            gone = Program(storage, (), {asked.buffer: meant[storage].with_layout(state.layout(storage))})
-            layout = _after(asked, gone, asked.buffer, memo).buffers[asked.buffer].layout
+            program = Program(storage, (), {asked.buffer: named[storage].with_layout(state.layout(storage))})
+            layout = _after(asked, program, asked.buffer, memo).buffers[asked.buffer].layout
             after = after.with_storage(storage, layout)
-    given = Given(asked, {storage: state.layout(storage) for storage in meant})
-    return LaidOut(after.with_region(after.regions[region].with_given(given)), bool(meant), tuple(notes))
+    given = Given(asked, {storage: state.layout(storage) for storage in named})
+    return LaidOut(after.with_region(after.regions[region].with_given(given)), bool(named), tuple(notes))
 
 
 def with_layer_region(state: PlanState, region: Region, memo: Memo) -> tuple[PlanState, tuple[Followed, ...]]:
@@ -122,13 +122,13 @@ def _follow(state: PlanState, region: Region, chain: Region, given: Given, memo:
         bound = found.buffers[local].with_layout(known)
         found = found.with_buffers(**{local: bound})
         try:
-            made = _made(given.asked, found, local, foreign, memo)
+            made = _applied(given.asked, found, local, foreign, memo)
         except (CommandError, LayoutError):
             continue
         layout = made.buffers[local].layout
         if layout != known and foreign:
-            state, made, told = _copied(state, region.name, phase, found, made, local)
-            notes += told
+            state, made, new_notes = _copied(state, region.name, phase, found, made, local)
+            notes += new_notes
         state = stored(state, region.name, phase, made)
     return state, notes
 
@@ -148,7 +148,7 @@ def finished(state: PlanState, region: str, phase: str, lanes: int) -> Program:
     return program
 
 
-def _meant(region: Region, asked: LayoutCommand) -> dict[str, Buffer]:
+def _buffers_named(region: Region, asked: LayoutCommand) -> dict[str, Buffer]:
     """Storage → buffer, for the name that a region's recipe uses."""
     known = [nests.program.buffers for nests in region.phases.values()]
     known += [region.names.get(kind, {}) for kind in dict.fromkeys(("", asked.kind)) if region.joined]
@@ -184,7 +184,7 @@ class _Laying:
         known = self.before.layouts.get(bound.name, state.layout(bound.name))  # as if no other phase had changed
         found = resolve(state, region, phase).with_buffers(**{local: bound.with_layout(known)})
         foreign = not self.own.chooses(bound.name)
-        made = _made(self.asked, found, local, foreign, self.memo)
+        made = _applied(self.asked, found, local, foreign, self.memo)
         layout = made.buffers[local].layout
         if layout == known:
             return stored(state, region, phase, made), []
@@ -212,7 +212,7 @@ def _after(asked: LayoutCommand, program: Program, local: str, memo: Memo) -> Pr
     return run_command(memo, asked.command.name, program, by_position, options)
 
 
-def _made(asked: LayoutCommand, found: Program, local: str, foreign: bool, memo: Memo) -> Program:
+def _applied(asked: LayoutCommand, found: Program, local: str, foreign: bool, memo: Memo) -> Program:
     """The program after the command; the blocks that another layer has chosen do not hinder tiles.
 
     Raises:
@@ -246,7 +246,7 @@ def _copied(
     copy = replace(copied(found, local, f"{region}.copy.{bound.name}"), source=source)
     state = with_copy(state, region, phase, copy, layout)
     made = made.with_buffers(**rebound(made, bound.name, copy.storage))
-    return state, made, [copy.told(made.name.rpartition(".")[2], bound.layout, layout)]
+    return state, made, [copy.cost_text(made.name.rpartition(".")[2], bound.layout, layout)]
 
 
 def _check_whole(storage: str, joined: Mapping[str, tuple[str, str]]) -> None:

@@ -99,7 +99,7 @@ class Schedule(_Answers):
         self._choices: Mapping[str, Any] = {}
         self._notes: list[str] = []
         self._building: Building = Building()
-        self._become(state)
+        self._set_state(state)
 
     @classmethod
     def alone(
@@ -233,7 +233,7 @@ class Schedule(_Answers):
         other = copy(self)
         other.outcomes, other.trace, other.asked, other.unfollowed = [], [], [], None
         other._building = building
-        other._become(self.state.with_region(region))
+        other._set_state(self.state.with_region(region))
         return other
 
     def accept_phase(self, phase: str, other: Schedule) -> None:
@@ -245,14 +245,14 @@ class Schedule(_Answers):
         self.outcomes, self.asked = [*kept, *new], [*self.asked, *other.asked]
         self.trace = [traced for traced in self.trace if traced.phase != phase] + other.trace
         state = replace(self.state, layouts={**self.state.layouts, **other.state.layouts})
-        self._become(state.with_nests(self._region, phase, nests))
+        self._set_state(state.with_nests(self._region, phase, nests))
 
     @property
     def has_default(self) -> bool:
         """Whether there is a default schedule: the programs belong to a net."""
         return self._recipes(DEFAULT_SCHEDULE) is not None
 
-    def meant(self, phase: str) -> str:
+    def actual_phase(self, phase: str) -> str:
         """The phase whose nests commands for ``phase`` change: ``inference`` where that has the commands of forward."""
         return self._building.instead.get(phase, phase)
 
@@ -260,7 +260,7 @@ class Schedule(_Answers):
         """Go on from where a :meth:`copy` of this has got to."""
         self.outcomes, self.trace, self.asked = list(other.outcomes), list(other.trace), list(other.asked)
         self.unfollowed = other.unfollowed
-        self._become(other.state)
+        self._set_state(other.state)
 
     def decline(self, reason: str) -> NoReturn:
         """Leave the phase whose function runs, as if this recipe did not have it: that of a chain to shorter chains or
@@ -287,7 +287,7 @@ class Schedule(_Answers):
             phase: that it schedules.
             choose: applies commands here; looks at nothing but the programs, their layouts and the target.
         """
-        key, before = self._looks(phase), len(self.asked)
+        key, before = self._choice_key(phase), len(self.asked)
         known = self._memo.chosen.get(key)
         if known is None:
             choose()
@@ -296,7 +296,7 @@ class Schedule(_Answers):
             for command, why in known:
                 self.apply(command, why)
 
-    def _looks(self, phase: str) -> str:
+    def _choice_key(self, phase: str) -> str:
         """All that commands for a phase may depend on, without the names of layers."""
         numbers: dict[str, int] = {}
         elsewhere = {kind: sorted(known) for kind, known in self._own.names.items()}
@@ -331,7 +331,7 @@ class Schedule(_Answers):
         try:
             made = self._run(command, options)
         except (CommandError, LayoutError) as error:
-            self._become(state)  # leave nothing half done
+            self._set_state(state)  # leave nothing half done
             at_location = located(error, command)
             if not optional:
                 raise at_location from error
@@ -360,12 +360,12 @@ class Schedule(_Answers):
     def _phase(self, phase: Any) -> str:
         return chosen_phase(self._own, phase, self._building.instead)
 
-    def _become(self, state: PlanState) -> None:
+    def _set_state(self, state: PlanState) -> None:
         self.state = state
         self.programs = {phase: resolve(state, self._region, phase) for phase in self._own.phases}
 
     def _store(self, phase: str, program: Program) -> None:
-        self._become(stored(self.state, self._region, phase, program))
+        self._set_state(stored(self.state, self._region, phase, program))
 
     def _redirected(self, command: Recorded) -> Recorded:
         """The command with the phase that it is applied to, where :meth:`recipe` names another one."""
@@ -435,7 +435,7 @@ class Schedule(_Answers):
                 f"fuse_layers joins backward with update, not {phase} with {other}",
                 way_out="fuse_layers('backward', 'update')",
             )
-        self._become(appended(self.state, self._region, phase, other))
+        self._set_state(appended(self.state, self._region, phase, other))
 
     def _lay_out(self, command: Recorded, options: dict[str, Any]) -> tuple[str, ...]:
         buffer = str(command.arguments[0] if command.arguments else options.get("buffer"))
@@ -447,7 +447,7 @@ class Schedule(_Answers):
         done = lay_out(self.state, self._region, asked, self._memo)
         if not done.found and not self._not_computed(buffer):
             find_buffer(self.state, self._own, buffer)  # says that there is none
-        self._become(done.state)
+        self._set_state(done.state)
         self._notes += done.notes
         return ()
 
@@ -500,7 +500,7 @@ class Recipe:
             function = self.functions.get(phase)
             if function is None or phase not in schedule.programs:
                 continue
-            schedule.applying = schedule.meant(phase)
+            schedule.applying = schedule.actual_phase(phase)
             try:
                 with schedule.with_choices(self.choices):
                     function(schedule, schedule.target)

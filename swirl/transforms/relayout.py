@@ -34,7 +34,7 @@ class Copy:
     filling: bool
     writing: bool
 
-    def told(self, phase: str, source: Layout, copy: Layout) -> str:
+    def cost_text(self, phase: str, source: Layout, copy: Layout) -> str:
         """What it costs: ``forward: conv1.value is plain: copied to a layout that is blocked by 16 in dimension 1, …``.
 
         Args:
@@ -45,8 +45,8 @@ class Copy:
         there = f"{self.source.name} is {_shown(source)}"
         back = ", and back" if self.filling and self.writing else ""
         size = sum(self.source.with_layout(layout).nbytes for layout in (source, copy))
-        moved = (self.filling + self.writing) * size / 1e6
-        return f"{phase}: {there}: copied to a layout that is {_shown(copy)}{back}, {moved:.1f} MB moved"
+        megabytes = (self.filling + self.writing) * size / 1e6
+        return f"{phase}: {there}: copied to a layout that is {_shown(copy)}{back}, {megabytes:.1f} MB moved"
 
 
 def copied(program: Program, local: str, storage: str) -> Copy:

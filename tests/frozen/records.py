@@ -19,7 +19,7 @@ import numpy as np
 
 import latte.runtime.kernels
 import latte.solver.updates
-import swirl.target
+import swirl.target.machine
 from latte.ensemble import DataEnsemble, Ensemble
 from latte.errors import LatteError
 from latte.net import Net
@@ -82,11 +82,11 @@ def _compiled_as_it_stands() -> Iterator[None]:
     for module, build in zip(modules, builds, strict=True):
         module.build = functools.partial(build, optimize="-O0", contract=False)
     os.environ["SWIRL_MEMO"] = "0"
-    with_caches, swirl.target._with_caches = swirl.target._with_caches, lambda target: target
+    with_caches, swirl.target.machine._with_caches = swirl.target.machine._with_caches, lambda target: target
     try:
         yield
     finally:
-        swirl.target._with_caches = with_caches
+        swirl.target.machine._with_caches = with_caches
         for module, build in zip(modules, builds, strict=True):
             module.build = build
         os.environ.pop("SWIRL_MEMO") if memo is None else os.environ.update(SWIRL_MEMO=memo)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from latte.tools.bench.assembly import busiest_loop, counts
-from swirl.cost.time import Demand, Rates, demand
+from swirl.cost.time import Demand, Rates, program_demand
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.ir.separate import separate
@@ -38,7 +38,7 @@ for y in parallel(6):
 
 
 def asked(text: str, target: Target = AVX512, **shapes: tuple[int, ...]) -> Demand:
-    return demand(program(text, **shapes), target)
+    return program_demand(program(text, **shapes), target)
 
 
 # --- instructions ---------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_a_register_tile_loads_weights_once_for_its_pixels(target: Target, vecto
     assert found.loads == 6 * 10 * vectors + 6 * 10 * 3  # weights, and broadcasts, which serve all vectors
     assert found.stores == 6 * 3 * vectors
     assert (found.lanes, found.shares) == (1.0, 6)
-    assert found.products_a_load == found.multiply_adds / found.loads
+    assert found.multiply_adds_per_load == found.multiply_adds / found.loads
 
 
 def test_elements_of_inner_loops_that_they_do_not_move_with_stay_in_registers() -> None:
@@ -145,7 +145,7 @@ def test_counts_are_those_of_the_compiled_register_tile(name: str) -> None:
         )
     tile = parse_program(text, buffers)
     compiled = counts(busiest_loop(disassembled(tile, target)))
-    found = demand(tile, target)
+    found = program_demand(tile, target)
     inside = found.multiply_adds / found.loads
     assert compiled.multiply_adds / (compiled.loads + compiled.broadcasts) == pytest.approx(inside, rel=0.02)
 
@@ -168,7 +168,7 @@ def test_a_matrix_that_a_cache_does_not_hold_comes_in_for_each_row() -> None:
 
 def test_a_larger_cache_needs_less() -> None:
     sizes = [
-        demand(program(PRODUCT, a=(64, 64), b=(64, 64), c=(64, 64)), replace(AVX512, l1_bytes=size)).level1
+        program_demand(program(PRODUCT, a=(64, 64), b=(64, 64), c=(64, 64)), replace(AVX512, l1_bytes=size)).level1
         for size in (256, 4096, 17000, 50000)
     ]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 4 * 4 * 64 * 64
@@ -198,7 +198,7 @@ for n in range(10):
 def test_random_programs(seed: int) -> None:
     made = validate(ProgramMaker(random_pick(seed)).program())
     for part in (made, *(each for _, each in separate(made))):
-        found = demand(part, AVX512)
+        found = program_demand(part, AVX512)
         assert 0 < found.lanes <= 1 and found.level1 >= found.level2 >= found.memory >= 0
 
 
@@ -210,7 +210,7 @@ def test_conditions_that_are_whole_numbers() -> None:
 def test_vectors_of_double_precision_have_half_as_many_lanes() -> None:
     buffers = {name: Buffer(name, (16,), "float64") for name in "ab"}
     made = parse_program("for l in vector(16):\n    a[l] = b[l] + 1.0\n", buffers)
-    found = demand(made, AVX512)
+    found = program_demand(made, AVX512)
     assert (found.multiply_adds, found.loads, found.stores, found.lanes) == (2, 2, 2, 1.0)
 
 
@@ -235,7 +235,7 @@ def nest(**changes: int) -> Demand:
     ],
 )
 def test_the_slowest_part_is_predicted(changes: dict[str, int], part: str, seconds: float) -> None:
-    found = nest(**changes).parts(RATES, AVX512, threads=2, held=10**7)
+    found = nest(**changes).resource_times(RATES, AVX512, threads=2, level3_bytes=10**7)
     assert max(found, key=lambda name: found[name]) == part
     assert found[part] == pytest.approx(seconds)
 
@@ -245,7 +245,7 @@ def test_the_slowest_part_is_predicted(changes: dict[str, int], part: str, secon
     [(1, 2, 2), (2, 2, 1), (3, 2, 4 / 3), (64, 2, 1), (0, 2, 1), (1, 1, 1), (5, 4, 8 / 5)],
 )
 def test_a_thread_without_work_makes_it_longer(shares: int, threads: int, longer: float) -> None:
-    found = nest(multiply_adds=10**9, shares=shares).parts(RATES, AVX512, threads, held=0)
+    found = nest(multiply_adds=10**9, shares=shares).resource_times(RATES, AVX512, threads, level3_bytes=0)
     assert found["multiply-adds"] == pytest.approx(longer)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations, product
 
 from swirl.analysis.accesses import Access
-from swirl.analysis.dependences import apart, find
+from swirl.analysis.dependences import disjoint, find
 from swirl.analysis.statements import Statement, statements, statements_at
 from swirl.ir.nest import Program, names_in
 from swirl.ir.paths import at
@@ -39,7 +39,7 @@ def test_what_bounds_find_apart_never_meets() -> None:
         for first, second, a, b in meeting_by_name(program):
             shared = [one.var for one, two in zip(first.loops, second.loops, strict=False) if one == two]
             for outer in range(len(shared) + 1):
-                if not apart(first, second, a, b, set(shared[:outer])):
+                if not disjoint(first, second, a, b, set(shared[:outer])):
                     continue
                 told += 1
                 same = [f"{var}_a = {var}_b" for var in shared[:outer]]

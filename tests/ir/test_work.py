@@ -14,7 +14,7 @@ from swirl.analysis.enumeration import Domain, Values
 from swirl.analysis.work import floats_of, loop_works, operations_of, program_work
 from swirl.codegen.physical import physical
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.names import apart
+from swirl.ir.names import with_distinct_names
 from swirl.ir.nest import Nest, Program, names_in, parse_program, subscripts
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.trees import declared_in
@@ -99,7 +99,7 @@ def check(made: Program, seed: int = 0) -> int:
     exact = 0
     total: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     operations = 0
-    for nest in map(apart, made.nests):  # a name in it is a loop, or locals
+    for nest in map(with_distinct_names, made.nests):  # a name in it is a loop, or locals
         counting = Counting(nest, dict(made.buffers), random.Random(seed))
         counting.run()
         operations += counting.operations[()]

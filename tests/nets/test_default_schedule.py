@@ -711,7 +711,7 @@ def test_rows_that_share_their_place_in_the_cache_are_copied(monkeypatch: pytest
 @pytest.fixture
 def small_panels(monkeypatch: pytest.MonkeyPatch) -> Target:
     """A target with small caches, for which a few rows are enough for panels."""
-    for name, value in {"MANY_ROWS": 4, "ROWS_TURNED": 4, "READ_MANY_TIMES": 4, "MOST": 0.8, "CHUNKS": 4}.items():
+    for name, value in {"MANY_ROWS": 4, "ROWS_TRANSPOSED": 4, "READ_MANY_TIMES": 4, "MOST": 0.8, "CHUNKS": 4}.items():
         monkeypatch.setattr(panels, name, value)
     monkeypatch.setattr(packing, "READ_MANY_TIMES", 32)
     return replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**15)

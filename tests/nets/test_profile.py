@@ -29,7 +29,7 @@ from latte.profiling.nests import loop_nests
 from latte.profiling.profile import Profile
 from latte.profiling.rows import COMPUTE, MEMORY, Row
 from latte.tools.cli import main
-from latte.tools.synthetic_data import made_up_batch
+from latte.tools.synthetic_data import synthetic_batch
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, make_nest, parse_program
 from swirl.ir.separate import separate
@@ -119,7 +119,7 @@ def test_nests_are_listed_below_their_layer(net: Net, found: Profile) -> None:
     assert len(loss.nests) == 3
     assert all("value" in nest.writes for nest in loss.nests) and "prob" in loss.nests[1].writes
     assert sum(nest.operations for nest in loss.nests) == loss.operations
-    assert loss.apart == pytest.approx(sum(nest.seconds for nest in loss.nests))
+    assert loss.separately == pytest.approx(sum(nest.seconds for nest in loss.nests))
     assert len(row(found, "relu1", "forward").nests) == 1
 
 
@@ -416,7 +416,7 @@ def test_the_command_refuses_before_it_measures(tmp_path: Path) -> None:
 
 
 def test_made_up_labels_are_class_numbers(net: Net) -> None:
-    images, labels = made_up_batch(net)
+    images, labels = synthetic_batch(net)
     assert images.shape == (BATCH, CHANNELS, HEIGHT, WIDTH) and labels.shape == (BATCH, 1)
     assert set(labels.ravel()) <= {0, 1, 2}
 

@@ -227,7 +227,7 @@ def test_ranges_hold_what_they_are_of() -> None:
             (ast.Eq(), operator.eq), (ast.NotEq(), operator.ne),
         ):  # fmt: skip
             for holds, turned in itertools.product((True, False), repeat=2):
-                found = compared(comparison, holds, Range(c, d), turned=turned)
+                found = compared(comparison, holds, Range(c, d), swapped=turned)
                 for x, y in itertools.product(range(a, b + 1), range(c, d + 1)):
                     if (function(y, x) if turned else function(x, y)) == holds:
                         assert found.low <= x <= found.high

@@ -111,7 +111,7 @@ def test_prints() -> None:
     ]
     assert after.nests[1].text == phase(READS, 16).nests[0].text
     told = "forward: data1.value is plain: copied to a layout that is blocked by 8 in dimension 1, 0.0 MB moved"
-    assert copied(owned, "x0", "x0").told("forward", Layout(), Layout(((1, 8),))) == told
+    assert copied(owned, "x0", "x0").cost_text("forward", Layout(), Layout(((1, 8),))) == told
 
 
 def test_a_copy_may_be_flattened(target: Target) -> None:

@@ -257,7 +257,7 @@ class _Run:
         plain if this kind of layer has no recipe for blocks here."""
         blocks = case.kind in IN_BLOCKS and (self.layout == "blocks" if self.layout else in_blocks)
         with self.console.status(str(case)) as status:
-            follow = status.update if self.console.is_terminal or case.published is None else _told
+            follow = status.update if self.console.is_terminal or case.published is None else _print_progress
             try:
                 rows = measured(case, phases, with_sides, self.threads, self.target, blocks, self.rounds, follow)
             except LatteError as error:
@@ -270,7 +270,7 @@ class _Run:
         return rows
 
 
-def _told(progress: str) -> None:
+def _print_progress(progress: str) -> None:
     """What is being done, a line each to stderr: for files and pipes, where a status line is not seen."""
     click.echo(progress, err=True)
 

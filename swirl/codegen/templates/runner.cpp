@@ -237,9 +237,9 @@ struct Team {
         }
         const double start = now();
         if (moves && start >= rests.load(std::memory_order_relaxed)) {
-            const bool apart = move(step);
+            const bool moved_away = move(step);
             const double stop = now();
-            rests_after(apart && stop - start < SLOW_MOVE);
+            rests_after(moved_away && stop - start < SLOW_MOVE);
             watch.look(stop);
         }
     }

@@ -45,22 +45,22 @@ def in_strips(product: Product) -> Blocking | None:
     added = product.trips[rows] < product.trips[product.terms]  # strips of the target, which the threads share
     copied = _collide(product, var, 2 * ROWS if added else few)
     chunk = product.trips[var] // CHUNKS if added or copied else product.trips[var]
-    near = COPIED if copied else target.l2_bytes // 8
-    size = _strip(product, var, min(chunk, near // (few * product.itemsize)))
+    budget = COPIED if copied else target.l2_bytes // 8
+    size = _strip(product, var, min(chunk, budget // (few * product.itemsize)))
     if size is None:
         return None
     blocks = f"{var}_outer", f"{var}_inner"
     kept = f"{few * size * product.itemsize / 1000:.3g} kB of it stay near"
     if added:
-        if product.beside(rows) <= target.l2_bytes or product.trips[product.terms] <= ROWS:
+        if product.invariant_bytes(rows) <= target.l2_bytes or product.trips[product.terms] <= ROWS:
             return None
         order = (blocks[0], f"{product.terms}_outer", blocks[1], rows, f"{product.terms}_inner")
         why = f"{product.found.target.name} is added to in strips: {kept}, the operand passes by once"
-        held = even(product.trips[product.terms], max(ROWS, COPIED // (size * product.itemsize))) if copied else ROWS
-        return Blocking(order, {var: size, product.terms: held}, why)
+        block = even(product.trips[product.terms], max(ROWS, COPIED // (size * product.itemsize))) if copied else ROWS
+        return Blocking(order, {var: size, product.terms: block}, why)
     tile = isqrt(target.registers) * target.simd_width * product.trips[product.terms] * product.itemsize
     room = target.l1_bytes if copied else target.l1_bytes // 2
-    if product.beside(rows) <= target.l2_bytes // 4 or tile > room:
+    if product.invariant_bytes(rows) <= target.l2_bytes // 4 or tile > room:
         return None
     why = f"the operand is read in strips: {kept}, {product.found.target.name} passes by once"
     return Blocking((blocks[0], rows, blocks[1], product.terms), {var: size}, why)
@@ -69,8 +69,8 @@ def in_strips(product: Product) -> Blocking | None:
 def _collide(product: Product, var: str, rows: int) -> bool:
     """Whether so many rows along a loop over results, of the operand that moves with it and the terms, take each
     other's place in the level-1 cache."""
-    apart = ((product.stride(access, product.terms) or 0) * product.itemsize for access in product.moving(var))
-    return any(collide(rows, each, product.target) for each in apart)
+    distances = ((product.stride(access, product.terms) or 0) * product.itemsize for access in product.moving(var))
+    return any(collide(rows, each, product.target) for each in distances)
 
 
 def _strip(product: Product, var: str, most: int) -> int | None:
@@ -83,7 +83,7 @@ def _strip(product: Product, var: str, most: int) -> int | None:
 
 
 # --- sums that are far apart ----------------------------------------------------------------------------------
-def far_apart(product: Product) -> Blocking | None:
+def distant_sums(product: Product) -> Blocking | None:
     """Lanes of an operand that were turned for them, whose sums are far apart in memory: blocks of many terms, and
     the other operand outside; None where lanes do not run so."""
     var = product.lanes()
@@ -93,12 +93,12 @@ def far_apart(product: Product) -> Blocking | None:
         or product.stride(product.found.target, var) in (0, 1)
     ):
         return None
-    rows, near = product.other(var), product.target.l2_bytes // 2 // product.itemsize
+    rows, cached = product.other(var), product.target.l2_bytes // 2 // product.itemsize
     order, sizes = [rows, var], {}
-    if product.trips[var] * KEPT > near and (size := _strip(product, var, near // KEPT)) is not None:
+    if product.trips[var] * KEPT > cached and (size := _strip(product, var, cached // KEPT)) is not None:
         sizes[var] = size
         order = [rows, f"{var}_inner"]
-    terms = even(product.trips[product.terms], max(KEPT, near // sizes.get(var, product.trips[var])))
+    terms = even(product.trips[product.terms], max(KEPT, cached // sizes.get(var, product.trips[var])))
     if terms < product.trips[product.terms]:
         sizes[product.terms] = terms
         order = [f"{product.terms}_outer", *order, f"{product.terms}_inner"]
@@ -106,12 +106,12 @@ def far_apart(product: Product) -> Blocking | None:
         order = [*order, product.terms]
     if var in sizes:
         order = [f"{var}_outer", *order]
-    held = terms * sizes.get(var, product.trips[var]) * product.itemsize
-    return Blocking(tuple(order), sizes, f"of the turned operand {held / 1000:.3g} kB stay near")
+    block_bytes = terms * sizes.get(var, product.trips[var]) * product.itemsize
+    return Blocking(tuple(order), sizes, f"of the turned operand {block_bytes / 1000:.3g} kB stay near")
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------
-def near_terms(product: Product) -> Blocking | None:
+def in_term_blocks(product: Product) -> Blocking | None:
     """What keeps the operands near; None where they are.
 
     An iteration of the first loop has the second one read again all that stays the same along the first, which then
@@ -120,8 +120,8 @@ def near_terms(product: Product) -> Blocking | None:
     """
     target, trips, terms = product.target, product.trips[product.terms], product.terms
     first, second = product.again
-    near = target.l2_bytes // 2
-    if product.beside(first) > near and product.beside(second) < product.beside(first):
+    budget = target.l2_bytes // 2
+    if product.invariant_bytes(first) > budget and product.invariant_bytes(second) < product.invariant_bytes(first):
         first, second = second, first
     rows = isqrt(target.registers)
     vectors = any(product.stride(access, first) == 1 for access in product.moving(first))
@@ -131,11 +131,13 @@ def near_terms(product: Product) -> Blocking | None:
     if (vectors or lanes_along_terms) and each * size > target.l1_bytes:
         least = LONG_SUM * target.simd_width if lanes_along_terms else target.simd_width
         size = even(size, max(least, target.l1_bytes // 2 // each))
-    if product.beside(first) > near:
-        fits = even(trips, max(target.simd_width, near * trips // product.beside(first)))
+    if product.invariant_bytes(first) > budget:
+        fits = even(trips, max(target.simd_width, budget * trips // product.invariant_bytes(first)))
         block = min(size, fits)
         tiles = -(-product.trips[first] // (rows * (target.simd_width if vectors else 1)))
-        outside = 2 * product.bytes_of(product.found.target) * -(-trips // block) < product.beside(first) * tiles
+        outside = (
+            2 * product.bytes_of(product.found.target) * -(-trips // block) < product.invariant_bytes(first) * tiles
+        )
         size = block if outside else size
     why = f"of {first}, {each * size / 1000:.3g} kB are read again for each {second}"
     if size < trips:
@@ -154,24 +156,27 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
     if len(found.sums) < 2 or found.target.name not in buffers:
         return None
     extents = {loop.var: loop.trips for loop in facts(nest, buffers)}
-    near = trials.target.l2_bytes // 2
+    budget = trials.target.l2_bytes // 2
 
-    def reached(accesses: Iterable[Access], moving: Collection[str]) -> int:
-        return sum(_reached(access, {var: extents[var] for var in moving}, buffers) for access in accesses)
+    def bytes_of(accesses: Iterable[Access], moving: Collection[str]) -> int:
+        return sum(_box_bytes(access, {var: extents[var] for var in moving}, buffers) for access in accesses)
 
     long = [var for var in found.read_again if extents[var] >= trials.target.simd_width]
     if lanes(found, buffers, long, found.target) is None:
         return None  # they run along the terms: each part would add them up
     every = {*found.results, *found.sums}
     again = [[a for a in found.operands if not moves(a, var)] for var in found.read_again]
-    if reached([found.target], every) > near // 2 or max((reached(one, every) for one in again), default=0) <= near:
+    if (
+        bytes_of([found.target], every) > budget // 2
+        or max((bytes_of(one, every) for one in again), default=0) <= budget
+    ):
         return None
     left = list(found.sums)  # inside
-    while (each := reached(found.operands, {*found.results, *left[1:]})) > near and len(left) > 1:
+    while (each := bytes_of(found.operands, {*found.results, *left[1:]})) > budget and len(left) > 1:
         left.pop(0)
     var, *inside = left
-    size = even(extents[var], max(1, near // each))  # of an iteration of ``var``
-    if each > near or size * prod(extents[one] for one in inside) < LONG_SUM:
+    size = even(extents[var], max(1, budget // each))  # of an iteration of ``var``
+    if each > budget or size * prod(extents[one] for one in inside) < LONG_SUM:
         return None
     passing = found.sums[: -len(left)]
     why = f"terms pass by once for all of {found.target.name}: {each * size / 1000:.3g} kB of them stay near"
@@ -183,7 +188,7 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
     return Blocking(order, {var: size}, why)
 
 
-def _reached(access: Access, extents: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
+def _box_bytes(access: Access, extents: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
     """Bytes of the smallest box around the elements that an access reaches along loops, at the most all."""
     buffer = buffers.get(access.name)
     if buffer is None:
@@ -201,7 +206,7 @@ def blocking(trials: Trials, found: Contraction) -> Blocking | None:
     product = Product.of(trials, found)
     if product is None:
         return in_parts(trials, found) or in_panels(trials, found)
-    return far_apart(product) or in_panels(trials, found) or in_strips(product) or near_terms(product)
+    return distant_sums(product) or in_panels(trials, found) or in_strips(product) or in_term_blocks(product)
 
 
 def gains_alone(trials: Trials, found: Contraction) -> bool:
@@ -238,7 +243,7 @@ def chain_of(trials: Trials, found: Contraction) -> list[str]:
 def order_products(trials: Trials) -> None:
     """Each sum of products that has directly nested loops for itself gets an order of these, best for the caches."""
     ordered: set[str] = set()  # targets: what is done to one may change the loops of others
-    while (found := _alone(trials, ordered)) is not None:
+    while (found := _next_unordered(trials, ordered)) is not None:
         before = _targets(trials)
         if not _cut(trials, found):
             _order_loops(trials, found)
@@ -250,13 +255,13 @@ def _targets(trials: Trials) -> set[str]:
     return {a.text for s in statements_of(trials.nests[0]) for a in s.accesses if a.kind == "add"}
 
 
-def _alone(trials: Trials, ordered: Collection[str]) -> Contraction | None:
+def _next_unordered(trials: Trials, ordered: Collection[str]) -> Contraction | None:
     """The next sum of products that has directly nested loops for itself."""
     nest, buffers = trials.nests[0], trials.program.buffers
     for found in [*contractions(nest, buffers), *correlations(nest, buffers)]:
         names = chain_of(trials, found)
-        beside = [s for s in statements_of(nest) if names and s.variables()[-len(names) :] == names and s.accesses]
-        if len(beside) == 1 and found.target.text not in ordered:
+        siblings = [s for s in statements_of(nest) if names and s.variables()[-len(names) :] == names and s.accesses]
+        if len(siblings) == 1 and found.target.text not in ordered:
             return found
     return None
 
@@ -269,10 +274,10 @@ def _cut(trials: Trials, found: Contraction) -> bool:
     around = [var for var in names if var not in chosen.order]
     var, end = chosen.cut
     order = step(chosen.why, "reorder", [*around, *chosen.order])
-    moved = [order] if order.arguments[0] != names else []
-    done = trials.together([*moved, step(chosen.why, "split", var, [end])])
+    reordering = [order] if order.arguments[0] != names else []
+    done = trials.together([*reordering, step(chosen.why, "split", var, [end])])
     if done:
-        trials.name_apart()
+        trials.give_own_names()
     return done
 
 

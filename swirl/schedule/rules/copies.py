@@ -55,17 +55,17 @@ class Copies:
         if any(_copies(statement) > 1 for statement in lanes.inside):
             return  # another sum in the nest has made them, of the loops around both
         inside = {id(statement.node) for statement in lanes.inside}
-        held = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
+        products = [c for c in contractions(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
         window = [c for c in correlations(lanes.nest, lanes.buffers) if id(c.statement.node) in inside]
-        if held:
-            shared = self._register_tile(lanes, held[0], row, vectors, single)
+        if products:
+            shared = self._register_tile(lanes, products[0], row, vectors, single)
         else:
             sums = [each for each in window if lanes.var in each.sums]
             shared = bool(sums) and self._window_tile(lanes, sums[0])
         if not shared and lanes.repeats:
             if vectors >= IN_FLIGHT:
                 self.trials.apply("sums that do not wait for each other", "unroll", row, IN_FLIGHT)
-        elif not (shared or held):
+        elif not (shared or products):
             inner = [f for f in facts(lanes.nest, lanes.buffers) if lanes.contains(f)]
             picked = any(use.stride is None for f in inner for use in f.uses)
             why = "more of each row that data choose" if picked else "sums that do not wait for each other"
@@ -85,11 +85,11 @@ class Copies:
             return
         for statement in lanes.inside:
             for access in (access for access in statement.accesses if access.kind == "write"):
-                apart = stride(access, lanes.var, statement, lanes.buffers)
+                distance = stride(access, lanes.var, statement, lanes.buffers)
                 for loop in statement.loops:
-                    fills = loop.extent == apart and stride(access, loop.var, statement, lanes.buffers) == 1
-                    if fills and apart in FILLED and loop.var != lanes.var:
-                        self.trials.apply("it writes what is between the lanes", "unroll_and_jam", loop.var, apart)
+                    fills = loop.extent == distance and stride(access, loop.var, statement, lanes.buffers) == 1
+                    if fills and distance in FILLED and loop.var != lanes.var:
+                        self.trials.apply("it writes what is between the lanes", "unroll_and_jam", loop.var, distance)
                         return
 
     def _register_tile(self, lanes: LoopFacts, found: Contraction, row: str, vectors: int, single: int) -> bool:

@@ -22,12 +22,12 @@ from swirl.transforms.rewrites.sites import taken_names
 def gather(own: Trials) -> None:
     """Sums of a nest whose iterations add to each other's elements become loops over the elements."""
     adding = [(s, index) for s in statements_of(own.nests[0]) for a in s.accesses if a.kind == "add" for index in a.own]
-    own.name_apart({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
+    own.give_own_names({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
     _reindex(own)
-    read = [a.name for found in _scattered(own) for a in found.held(statements_of(own.nests[0]))]
-    held = [name for name in dict.fromkeys(read) if name not in own.program.buffers]
+    read = [a.name for found in _scattered(own) for a in found.reads_of_locals(statements_of(own.nests[0]))]
+    names = [name for name in dict.fromkeys(read) if name not in own.program.buffers]
     trial = own.scratch()  # the loops in which a local is set are not those of a sum over its neighbours
-    if held and trial.apply("a sum over neighbours has loops of its own", "store_local", held):
+    if names and trial.apply("a sum over neighbours has loops of its own", "store_local", names):
         _reindex(trial)
         if not any(_scattered(trial)):
             own.accept(trial)
@@ -57,7 +57,7 @@ class _Scattered:
     index: str
     statement: Statement
 
-    def held(self, known: Sequence[Statement]) -> Iterator[Access]:
+    def reads_of_locals(self, known: Sequence[Statement]) -> Iterator[Access]:
         """What is read of locals that are set in the loop, and outside of the innermost one around the sum."""
         around = self.statement.path[: self.statement.loop_depths[-1] + 1]
         for access in (a for s in known if s.path[: len(around)] == around for a in s.accesses):
@@ -75,9 +75,9 @@ def _scattered(own: Trials) -> Iterator[_Scattered]:
             continue
         for access in statement.accesses:
             for dim, index in enumerate(access.own if access.kind == "add" else ()):
-                moved = _overlapping(statement, index)
-                if moved is not None and access.name in own.program.buffers:
-                    yield _Scattered(access.name, dim, moved, unparse(index), statement)
+                longest = _overlapping(statement, index)
+                if longest is not None and access.name in own.program.buffers:
+                    yield _Scattered(access.name, dim, longest, unparse(index), statement)
 
 
 def _overlapping(statement: Statement, index: ast.expr) -> str | None:
@@ -92,13 +92,13 @@ def _overlapping(statement: Statement, index: ast.expr) -> str | None:
     reach = 1
     for coefficient, var in sorted((abs(form.terms[var]), var) for var in moving):
         if coefficient < reach:
-            own = abs(form.terms[longest]) == 1 or _sums_more(statement)
+            own = abs(form.terms[longest]) == 1 or _has_other_terms(statement)
             return longest if own else None
         reach = coefficient * heads[var]
     return None  # digits of one number: each iteration has elements of its own
 
 
-def _sums_more(statement: Statement) -> bool:
+def _has_other_terms(statement: Statement) -> bool:
     """Whether a sum has terms along loops that move none of its subscripts: these run on, whichever of the others a
     stride leaves out."""
     (target,) = [access for access in statement.accesses if access.kind == "add"]

@@ -19,7 +19,7 @@ from swirl.schedule.rules.packing import pack
 from swirl.schedule.rules.panels import pack_panels
 from swirl.schedule.rules.prefetch_and_stream import fetch_results, fetch_rows, fetch_strided, store_far
 from swirl.schedule.rules.product import CHUNKS
-from swirl.schedule.rules.register_transpose import turned
+from swirl.schedule.rules.register_transpose import transposing_steps
 from swirl.schedule.rules.trials import Step, Trials, step
 from swirl.transforms.rewrites.sums.argmax_lanes import finds_winners
 
@@ -97,7 +97,7 @@ class NestSchedule:
         """Whether loops are around a row alone, which are fewer than the threads want, and lanes along it suit all."""
         nested = len(perfect_chain(self.trials.nests[0])) == len(around) + 1
         few = prod(loop.trips for loop in around) < CHUNKS
-        return not around or (nested and few and row.moved == row.weight)
+        return not around or (nested and few and row.contiguous == row.weight)
 
     # --- lanes ----------------------------------------------------------------------------------------------
     def vectorize(self) -> None:
@@ -106,11 +106,11 @@ class NestSchedule:
         while (leaf := self._scalar_leaf(refused)) is not None:
             around = [f for f in self.loops() if f.contains(leaf) or f.path == leaf.path]
             candidates = sorted(filter(self._may_be_lanes, around), key=self._rank)
-            if candidates and _scatters(candidates[0]) and any(map(self._turn, around)):
+            if candidates and _scatters(candidates[0]) and any(map(self._transpose_in_registers, around)):
                 continue
             if not any(self._become_lanes(found) or self._nest(found) for found in candidates):
                 refused.add(leaf.var)
-                self.trials.told("vectorize", (candidates[0] if candidates else leaf).var, self.width)
+                self.trials.note_refusal("vectorize", (candidates[0] if candidates else leaf).var, self.width)
 
     def sum_inside(self) -> None:
         """Short loops that add to the same element are inside of those that move from element to element, where that
@@ -135,14 +135,14 @@ class NestSchedule:
                 self.trials.apply("sums stay in registers, whatever the borders leave out", "scalar_replace", name)
 
     def _become_lanes(self, found: LoopFacts) -> bool:
-        if self._inside_of_borders(found) or self._turn(found):
+        if self._inside_of_borders(found) or self._transpose_in_registers(found):
             return True
-        lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.scattered else {}))
+        lanes = step(*_lanes(found, found.var, self.width), **({"strided": "gather"} if found.non_contiguous else {}))
         order = self._inside(found)
-        moved = [step(f"{found.var} is innermost but for sums", "reorder", order)] if order else []
-        if moved and not self._stays_near(moved):
-            moved = []
-        if not (moved and self.trials.together([*moved, lanes])) and not self.trials.together([lanes]):
+        reordering = [step(f"{found.var} is innermost but for sums", "reorder", order)] if order else []
+        if reordering and not self._keeps_blocking(reordering):
+            reordering = []
+        if not (reordering and self.trials.together([*reordering, lanes])) and not self.trials.together([lanes]):
             return False
         self.copies.make(found, found.var, -(-found.trips // self.width))
         return True
@@ -153,15 +153,15 @@ class NestSchedule:
         if not steps or not self.trials.scratch().together([*steps, step(*_lanes(found, var, self.width))]):
             return False
         self.trials.together(steps)
-        self.trials.name_apart({var})
+        self.trials.give_own_names({var})
         return True
 
-    def _turn(self, found: LoopFacts) -> bool:
+    def _transpose_in_registers(self, found: LoopFacts) -> bool:
         """Whether a loop has become lanes that are rows apart, which are loaded whole and turned in registers."""
-        if not found.far or _scatters(found):
+        if not found.gathered or _scatters(found):
             return False
-        rows = turned(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
-        return bool(rows) and self.trials.together(rows)
+        steps = transposing_steps(found, {loop.var: loop for loop in self.loops()}, self.trials.target)
+        return bool(steps) and self.trials.together(steps)
 
     def _inside_of_borders(self, found: LoopFacts) -> bool:
         """Whether a loop that borders clip has become lanes, with the clipped vectors apart from the others: not where
@@ -187,7 +187,7 @@ class NestSchedule:
         self.copies.make(lanes, middle.var, middle.trips, len(pieces) - 1)
         return True
 
-    def _stays_near(self, steps: list[Step]) -> bool:
+    def _keeps_blocking(self, steps: list[Step]) -> bool:
         """Whether operands of products are where they were chosen to be, after these steps as well."""
         if any(map(in_blocks, contractions(self.trials.nests[0], self.trials.program.buffers))):
             return False
@@ -210,8 +210,8 @@ class NestSchedule:
     def _may_be_lanes(self, found: LoopFacts) -> bool:
         if found.loop.kind != "range" or found.trips == 1:
             return False
-        gathers_few = found.far > 0 and found.trips * SPARSE <= self.width
-        pays = found.moved + found.near > 0 and found.far * 2 <= found.weight and not gathers_few
+        gathers_few = found.gathered > 0 and found.trips * SPARSE <= self.width
+        pays = found.contiguous + found.strided > 0 and found.gathered * 2 <= found.weight and not gathers_few
         if found.trips < COMPARED and finds_winners(found.nest, found.path):
             return False
         return pays and not any(found.contains(other) and other.loop.kind == "vector" for other in self.loops())
@@ -222,10 +222,10 @@ class NestSchedule:
         vector."""
         short = self._short(found)
         left = (self.width // found.trips).bit_length() if short else 0
-        scattered, far = (round(part / found.weight, 1) for part in (found.scattered, found.far))
+        non_contiguous, gathered = (round(part / found.weight, 1) for part in (found.non_contiguous, found.gathered))
         scatters = sum(use.weight for use in found.uses if use.access.kind == "write" and use.stride not in (0, 1))
-        first = far if short else scattered
-        return short, first, found.repeats, left, scattered, -found.moved, scatters, -found.depth
+        first = gathered if short else non_contiguous
+        return short, first, found.repeats, left, non_contiguous, -found.contiguous, scatters, -found.depth
 
     def _inside(self, lanes: LoopFacts) -> list[str]:
         """The order of loops in which those directly inside of the lanes that sum nothing are outside of them; empty if
@@ -278,7 +278,7 @@ class NestSchedule:
                 inside = [found, *filter(found.contains, self.loops())]
                 plain = [other for other in inside if other.loop.kind == "range"]
                 if plain:
-                    self.trials.told("parallelize", max(plain, key=lambda other: other.trips).var)
+                    self.trials.note_refusal("parallelize", max(plain, key=lambda other: other.trips).var)
 
     def _shared(self, found: LoopFacts, lanes: int) -> bool:
         """Whether the threads share a loop, or loops inside of it."""
@@ -288,7 +288,9 @@ class NestSchedule:
                 return True
         for loop in sorted(self._may_move(chain), key=lambda loop: -(loop.extent or 0))[:MOVED]:
             if (loop.extent or 2) > 1:
-                first = step(f"{loop.var} is outermost for the threads", "reorder", [loop.var, *_others(chain, loop)])
+                first = step(
+                    f"{loop.var} is outermost for the threads", "reorder", [loop.var, *_other_vars(chain, loop)]
+                )
                 shared = step(f"{loop.extent} independent iterations", "parallelize", loop.var)
                 if self.trials.together([first, shared]):
                     return True
@@ -331,8 +333,8 @@ class NestSchedule:
 def _scatters(found: LoopFacts) -> bool:
     """Whether neighbouring iterations write elements that are far apart, also of local arrays."""
     written = ((a, s) for s in found.inside for a in s.accesses if a.kind != "read" and a.own)
-    apart = (stride(access, found.var, statement, found.buffers) for access, statement in written)
-    return any(each is None or each > NEAR for each in apart)
+    distances = (stride(access, found.var, statement, found.buffers) for access, statement in written)
+    return any(each is None or each > NEAR for each in distances)
 
 
 def _mostly_moves(found: LoopFacts, operands: Iterable[Access], var: str) -> bool:
@@ -348,9 +350,9 @@ def _mostly_moves(found: LoopFacts, operands: Iterable[Access], var: str) -> boo
 
 def _lanes(found: LoopFacts, var: str, width: int) -> tuple[str, str, str, int]:
     """The reason, the command and its arguments that make a loop lanes."""
-    gathered = f", {found.scattered / found.weight:.0%} gathered" if found.scattered else ""
+    gathered = f", {found.non_contiguous / found.weight:.0%} gathered" if found.non_contiguous else ""
     return (
-        f"along {var} {found.moved / found.weight:.0%} of the accesses are contiguous{gathered}",
+        f"along {var} {found.contiguous / found.weight:.0%} of the accesses are contiguous{gathered}",
         "vectorize",
         var,
         width,
@@ -391,5 +393,5 @@ def _count(chain: Sequence[Loop], names: Sequence[str]) -> str:
     return str(count)
 
 
-def _others(chain: Sequence[Loop], loop: Loop) -> list[str]:
+def _other_vars(chain: Sequence[Loop], loop: Loop) -> list[str]:
     return [other.var for other in chain if other is not loop]

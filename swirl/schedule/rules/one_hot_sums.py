@@ -46,8 +46,8 @@ class Places:
         """The loops that move the target in a dimension in which data choose nothing."""
         own = [names_in(index) for index in self.target.own]
         chosen = {name for names in own if names & self.which.keys() for name in names}
-        moved = {name for names in own if not names & self.which.keys() for name in names}
-        return (moved & {loop.var for loop in self.statement.loops if loop.extent != 1}) - chosen
+        varying = {name for names in own if not names & self.which.keys() for name in names}
+        return (varying & {loop.var for loop in self.statement.loops if loop.extent != 1}) - chosen
 
     def fit_lanes(self, trials: Trials) -> bool:
         """Whether neighbours in memory have places of their own, and these are at most :data:`FEW` times the lanes."""
@@ -94,7 +94,9 @@ def go_to_places(trials: Trials) -> None:
     """Loops over the places that a term may be added to become the one that it is added to: lanes and copies would add
     zeros to the others. Not where lanes have few places, of their own; nor where no other loop is left for threads."""
     known = statements_of(trials.nests[0])
-    trials.name_apart({var for one in known if (places := places_of(one, known)) is not None for var in places.which})
+    trials.give_own_names(
+        {var for one in known if (places := places_of(one, known)) is not None for var in places.which}
+    )
     known = statements_of(trials.nests[0])
     for statement in known:
         places = places_of(statement, known)

@@ -28,7 +28,7 @@ FULL = 0.85
 def pack(trials: Trials) -> None:
     """Copy operands of products that are read again and again in an order that memory does not have."""
     pack_short_sums(trials)
-    pack_rows_apart(trials)
+    pack_distant_rows(trials)
 
 
 # --- short sums ---------------------------------------------------------------------------------------------
@@ -39,11 +39,11 @@ def pack_short_sums(trials: Trials) -> None:
     for found in targets:
         buffers, width = trials.program.buffers, trials.target.simd_width
         trips = trips_of(trials)
-        if any(trips.get(var, 1) >= LONG_SUM * width and not _far(trials, found, var) for var in found.sums):
+        if any(trips.get(var, 1) >= LONG_SUM * width and not _not_contiguous(trials, found, var) for var in found.sums):
             continue
         along = [var for var in found.results if stride(found.target, var, found.statement, buffers) == 1]
         rows = [var for var in along if trips.get(var, 1) >= width]
-        if all(_far(trials, found, var) for var in rows):
+        if all(_not_contiguous(trials, found, var) for var in rows):
             any(_packed(trials, found, var) for var in sorted(rows, key=lambda var: -trips[var]))
 
 
@@ -53,7 +53,7 @@ def _products(trials: Trials) -> list[Contraction]:
     return [found for found in contractions(trials.nests[0], buffers) if found.target.name in buffers]
 
 
-def _far(trials: Trials, found: Contraction, var: str) -> list[Access]:
+def _not_contiguous(trials: Trials, found: Contraction, var: str) -> list[Access]:
     """The operands of a contraction that do not move to the next element along a loop."""
     buffers = trials.program.buffers
     return [a for a in found.operands if stride(a, var, found.statement, buffers) not in (0, 1)]
@@ -62,12 +62,12 @@ def _far(trials: Trials, found: Contraction, var: str) -> list[Access]:
 def _packed(trials: Trials, found: Contraction, var: str) -> bool:
     """Whether the operand that is far along a loop has been copied, in the innermost loop around it that reads the copy
     often."""
-    access, *others = _far(trials, found, var)
-    buffer, moved = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
-    if others or buffer is None or moved.count(True) != 1:
+    access, *others = _not_contiguous(trials, found, var)
+    buffer, varies = trials.program.buffers.get(access.name), [var in names_in(index) for index in access.own]
+    if others or buffer is None or varies.count(True) != 1:
         return False
     order = innermost(buffer, access, var)
-    first, trial = _rowinnermost(trials, found, var), trials.scratch()
+    first, trial = _row_innermost(trials, found, var), trials.scratch()
     if first and not trial.together(first):
         return False
     loop, reads = next(_read_often(trial, found, access, var), (None, 0))
@@ -88,7 +88,7 @@ def _read_often(trials: Trials, found: Contraction, access: Access, var: str) ->
             yield loop, reads
 
 
-def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
+def _row_innermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
     """What makes a loop the innermost of those over the results, where these are directly nested."""
     names = chain_of(trials, found)
     results = [name for name in names if name in found.results]
@@ -99,12 +99,12 @@ def _rowinnermost(trials: Trials, found: Contraction, var: str) -> list[Step]:
 
 
 # --- rows that are far apart ----------------------------------------------------------------------------------
-def pack_rows_apart(trials: Trials) -> None:
+def pack_distant_rows(trials: Trials) -> None:
     """Operands whose rows, a power of two apart, take each other's place in the level-1 cache, or are on many pages,
     are copied, where they are read often."""
-    for found, access, var in one_by_one(lambda: _rows_apart(trials), lambda of: of[1].text):
+    for found, access, var in one_by_one(lambda: _contiguous_operands(trials), lambda of: of[1].text):
         for loop, reads in _read_often(trials, found, access, var):
-            if _far_apart(trials, found, access, loop):
+            if _rows_are_distant(trials, found, access, loop):
                 why = f"its rows are far apart, each element is read {reads} times"
                 order = innermost(trials.program.buffers[access.name], access, var)
                 options = {} if order == sorted(order) else {"order": order}
@@ -112,21 +112,21 @@ def pack_rows_apart(trials: Trials) -> None:
                 break
 
 
-def _far_apart(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
+def _rows_are_distant(trials: Trials, found: Contraction, access: Access, loop: LoopFacts) -> bool:
     """Whether the rows of an operand that an iteration reads are too many for the level-1 cache, where they are, or on
     too many pages; and will be closer in a copy."""
     buffer = trials.program.buffers[access.name]
     for terms in (inner for inner in found.statement.loops if inner.var in found.sums):
         rows = trips(terms, found.statement.ranges)
-        apart = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
+        distance = abs(stride(access, terms.var, found.statement, trials.program.buffers) or 0) * buffer.itemsize
         inside = found.statement.variables().index(terms.var) > found.statement.variables().index(loop.var)
-        costs = collide(rows, apart, trials.target) or (rows >= PAGES and apart >= PAGE)
-        if inside and costs and loop.fits(access.name, rows * apart - 1):
+        costs = collide(rows, distance, trials.target) or (rows >= PAGES and distance >= PAGE)
+        if inside and costs and loop.fits(access.name, rows * distance - 1):
             return True
     return False
 
 
-def _rows_apart(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
+def _contiguous_operands(trials: Trials) -> Iterator[tuple[Contraction, Access, str]]:
     """The operands of products that are contiguous along a loop over the results, with that loop."""
     buffers = trials.program.buffers
     for found in _products(trials):
@@ -146,12 +146,12 @@ def join_rows(trials: Trials) -> None:
 def _rows(trials: Trials) -> Iterator[tuple[str, str]]:
     for found in _products(trials):
         for pair in pairwise(found.statement.variables()):
-            moved = [[moves(access, var) for access in found.operands] for var in pair]
-            if set(pair) <= set(found.read_again) and moved[0] == moved[1]:
+            varies = [[moves(access, var) for access in found.operands] for var in pair]
+            if set(pair) <= set(found.read_again) and varies[0] == varies[1]:
                 yield pair
 
 
-def turn(trials: Trials) -> bool:
+def transpose_operands(trials: Trials) -> bool:
     """Of a sum of products, along whose terms both operands are contiguous, one is copied with its results innermost:
     the smaller one of a long sum, where the other one does not stay in the level-2 cache; of a short sum the one that
     moves along the rows of the results.
@@ -167,25 +167,25 @@ def turn(trials: Trials) -> bool:
     """
     for found in _products(trials):
         product = Product.of(trials, found)
-        if product is not None and any(_turned(trials, product, var) for var in product.again):
+        if product is not None and any(_transposes_operand(trials, product, var) for var in product.again):
             return True
     return False
 
 
-def _turned(trials: Trials, product: Product, var: str) -> bool:
+def _transposes_operand(trials: Trials, product: Product, var: str) -> bool:
     """Whether the operand that moves along a loop over results has been turned."""
     found = product.found
-    own, beside = product.moving(var), product.moving(product.other(var))
-    if len(own) != 1 or len(beside) != 1 or own[0].name not in trials.program.buffers:
+    own, others = product.moving(var), product.moving(product.other(var))
+    if len(own) != 1 or len(others) != 1 or own[0].name not in trials.program.buffers:
         return False
-    along = [product.stride(access, product.terms) == 1 for access in (*own, *beside)]
+    along = [product.stride(access, product.terms) == 1 for access in (*own, *others)]
     if all(along):
         why = f"rows along {var}: {found.target.name} is summed in lanes of its results"
         pays = _lanes_pay(product, var) and in_panels(trials, found) is None and _read_once(trials, own[0])
-        return pays and _turn(trials, product, own[0], var, why)
+        return pays and _copy_transposed(trials, product, own[0], var, why)
     if not any(along):
-        why = f"rows along {product.terms}: it passes by for each panel of {beside[0].name}"
-        return _panels_pay(product, var) and _turn(trials, product, own[0], product.terms, why)
+        why = f"rows along {product.terms}: it passes by for each panel of {others[0].name}"
+        return _panels_pay(product, var) and _copy_transposed(trials, product, own[0], product.terms, why)
     return False
 
 
@@ -197,8 +197,8 @@ def _lanes_pay(product: Product, var: str) -> bool:
     if product.trips[product.terms] <= LONG_SUM * target.simd_width:  # lanes that are added up cost as much as the sum
         pays = product.stride(found.target, var) == 1 and product.trips[other] >= READ_MANY_TIMES
     else:
-        own, beside = product.moving(var), product.moving(other)
-        pays = product.bytes_of(*beside) > max(target.l2_bytes, product.bytes_of(*own))
+        own, others = product.moving(var), product.moving(other)
+        pays = product.bytes_of(*others) > max(target.l2_bytes, product.bytes_of(*own))
     lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
     return pays and lanes > target.simd_width and product.trips[var] >= FULL * lanes
 
@@ -217,16 +217,16 @@ def _read_once(trials: Trials, access: Access) -> bool:
     return sum(a.name == access.name for s in known for a in s.accesses) == 1
 
 
-def _turn(trials: Trials, product: Product, access: Access, var: str, why: str) -> bool:
+def _copy_transposed(trials: Trials, product: Product, access: Access, var: str, why: str) -> bool:
     """Copy an operand with a loop's elements innermost, in the nest before the products'."""
-    name, moved = access.name, [var in names_in(index) for index in access.own]
-    if moved.count(True) != 1:
+    name, varies = access.name, [var in names_in(index) for index in access.own]
+    if varies.count(True) != 1:
         return False
     trial = trials.scratch()
     if not trial.apply(why, "pack", name):
         return False
     (copied,) = trial.program.buffers.keys() - trials.program.buffers.keys()
-    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
+    order = sorted(range(len(varies)), key=lambda dim: varies[dim])
     if not trial.together([step(why, "transpose", copied, order=order)]):
         return False
     trials.accept(trial)

@@ -20,7 +20,7 @@ NEAR_BEST = 0.85
 """Of the products a load of the best width, those of a wider one, with which the other operand passes by less often."""
 MANY_ROWS = 64
 """Rows of the other operand from which on copying a panel takes little of the time."""
-ROWS_TURNED = 128
+ROWS_TRANSPOSED = 128
 """The same where rows of the panel are columns of the operand."""
 READ_MANY_TIMES = 256
 """The same where the copy does not stay in the level-1 cache, or each thread has one of its own."""
@@ -87,17 +87,17 @@ class Panels(ContractionFacts):
         up for what the copy costs there: it stays in the level-1 cache.
         """
         target, terms = self.trials.target, self.found.sums
-        turned = self.stride(self.operand, self.row) != 1
+        transposed = self.stride(self.operand, self.row) != 1
         size = self.count((*terms, self.row)) * self.itemsize
-        near = size <= 2 * target.l1_bytes or self.trips[self.row] * self.itemsize < WIDTHS.stop
-        if self.stride(self.operand, terms[-1]) != 1 if turned else near:
+        stays_cached = size <= 2 * target.l1_bytes or self.trips[self.row] * self.itemsize < WIDTHS.stop
+        if self.stride(self.operand, terms[-1]) != 1 if transposed else stays_cached:
             return None
-        if self.count(self.rows) < (ROWS_TURNED if turned else MANY_ROWS):
+        if self.count(self.rows) < (ROWS_TRANSPOSED if transposed else MANY_ROWS):
             return None
         width = self._width()
         if width is None:
             return self._most()
-        many = turned or self.count(self.rows) >= READ_MANY_TIMES
+        many = transposed or self.count(self.rows) >= READ_MANY_TIMES
         room = target.l2_bytes // 4 if many else 2 * target.l1_bytes // 3
         most = min(room, MAX_ELEMENTS * self.itemsize) // (width * self.itemsize)
         return self._in_order(width, most)
@@ -116,8 +116,8 @@ class Panels(ContractionFacts):
             longest = max(terms, key=lambda var: self.trips[var])
             sizes[longest] = even(self.trips[longest], max(1, most * self.trips[longest] // self.count(terms)))
             outside, terms[terms.index(longest)] = [*outside, f"{longest}_outer"], f"{longest}_inner"
-        held = min(most, self.count(self.found.sums)) * width * self.itemsize
-        why = f"a panel of {held / 1000:.3g} kB stays near for all {' and '.join(self.rows)}"
+        panel_bytes = min(most, self.count(self.found.sums)) * width * self.itemsize
+        why = f"a panel of {panel_bytes / 1000:.3g} kB stays near for all {' and '.join(self.rows)}"
         return Blocking((*outside, *inside, f"{self.row}_inner", *terms), sizes, why)
 
     def _most(self) -> Blocking | None:
@@ -183,8 +183,8 @@ def _copies(trials: Trials) -> Iterator[Step]:
         before = loops[: loops.index(panels.row)]
         rows = list(takewhile(lambda var: not moves(panels.operand, var), reversed(before)))  # noqa: B023
         access, buffer = panels.operand, buffers[panels.operand.name]
-        turned = panels.stride(access, panels.row) != 1
-        if panels.count(rows) >= (ROWS_TURNED if turned else MANY_ROWS) and len(rows) < len(before):
-            options = {"order": innermost(buffer, access, panels.row)} if turned else {}
+        transposed = panels.stride(access, panels.row) != 1
+        if panels.count(rows) >= (ROWS_TRANSPOSED if transposed else MANY_ROWS) and len(rows) < len(before):
+            options = {"order": innermost(buffer, access, panels.row)} if transposed else {}
             why = f"a panel that stays near for all {' and '.join(reversed(rows))}"
             yield step(why, "pack", access.name, at=before[-len(rows) - 1], **options)

@@ -31,9 +31,9 @@ def fetch_rows(trials: Trials) -> None:
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
         for name in (name for name in pieces if name in read and name not in fetched):
-            near = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
+            skipped = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
             why = "pieces of rows that are pages apart"
-            if not near and trials.apply(why, "prefetch", name, found.var, 1, 2):
+            if not skipped and trials.apply(why, "prefetch", name, found.var, 1, 2):
                 fetched.add(name)
 
 
@@ -41,7 +41,7 @@ def fetch_results(trials: Trials) -> None:
     """Where an iteration adds to, or writes, a piece of rows that are pages apart, and does not store it past the
     caches, the pieces of the iterations to come are fetched: to store a part of a line, the rest of it is needed, and
     a processor has few stores that wait for it."""
-    every, read = facts(trials.nests[0], trials.program.buffers), _read(trials)
+    every, read = facts(trials.nests[0], trials.program.buffers), _arrays_read(trials)
     found: dict[str, str] = {}
     for rows in (loop for loop in every if loop.loop.kind == "range" and loop.trips > WRITTEN_AHEAD):
         for use in rows.uses:
@@ -55,10 +55,10 @@ def fetch_results(trials: Trials) -> None:
 def _writes_piece(rows: LoopFacts, use: Use) -> bool:
     """Whether an iteration writes pieces of rows that are pages apart."""
     buffer = rows.buffers[use.access.name]
-    apart = abs(use.stride or 0) * rows.loop.step * buffer.itemsize
+    distance = abs(use.stride or 0) * rows.loop.step * buffer.itemsize
     inside = use.statement.loops[use.statement.variables().index(rows.var) + 1 :]
     along = any(stride(use.access, loop.var, use.statement, rows.buffers) == 1 for loop in inside)
-    return along and apart >= PAGE and rows.fits(use.access.name, apart // 2)
+    return along and distance >= PAGE and rows.fits(use.access.name, distance // 2)
 
 
 def fetch_strided(trials: Trials) -> None:
@@ -94,20 +94,20 @@ def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
     if not 0 < (use.stride or 0) * found.loop.step * size <= PIECE_OF_A_ROW:
         return False
     around = (row for row in rows if use.statement.path[: row.depth] == row.path)
-    apart = (stride(use.access, row.var, use.statement, found.buffers) or 0 for row in around)
-    return any(abs(each) * size >= PAGE for each in apart)
+    distances = (stride(use.access, row.var, use.statement, found.buffers) or 0 for row in around)
+    return any(abs(each) * size >= PAGE for each in distances)
 
 
 def store_far(trials: Trials) -> None:
     """Results larger than the caches, which nothing reads again here, are stored past them."""
-    program, read = trials.program, _read(trials)
+    program, read = trials.program, _arrays_read(trials)
     own = {a.name for s in statements_of(trials.nests[0]) for a in s.accesses if a.kind == "write"}
     for name in sorted(own - read):
         if name in program.buffers and program.buffers[name].nbytes >= FAR:
             trials.apply("larger than the caches, and not read again here", "stream", name)
 
 
-def _read(trials: Trials) -> set[str]:
+def _arrays_read(trials: Trials) -> set[str]:
     """The arrays that the phase reads, or adds to; others are stored past the caches."""
     known = [access for nest in trials.program.nests for s in statements_of(nest) for access in s.accesses]
     return {access.name for access in known if access.kind != "write"}

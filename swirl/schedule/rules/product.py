@@ -38,10 +38,10 @@ class Blocking:
     cut: tuple[str, int] | None = None
 
 
-def collide(rows: int, apart: int, target: Target) -> bool:
-    """Whether rows take each other's place in the level-1 cache: so many, each ``apart`` bytes after the last one. In
-    it, they take as much room as if all that two rows' places have in common was theirs."""
-    return apart != 0 and rows * gcd(apart, WAY) > target.l1_bytes
+def collide(rows: int, distance: int, target: Target) -> bool:
+    """Whether rows take each other's place in the level-1 cache: so many, each ``distance`` bytes after the last one.
+    In it, they take as much room as if all that two rows' places have in common was theirs."""
+    return distance != 0 and rows * gcd(distance, WAY) > target.l1_bytes
 
 
 def lanes(found: Contraction, buffers: Mapping[str, Buffer], loops: Iterable[str], *accesses: Access) -> str | None:
@@ -120,7 +120,7 @@ class Product(ContractionFacts):
         """The operands that move with a loop."""
         return [access for access in self.found.operands if moves(access, var)]
 
-    def beside(self, var: str) -> int:
+    def invariant_bytes(self, var: str) -> int:
         """Bytes of the operands that stay the same along a loop."""
         return self.bytes_of(*(access for access in self.found.operands if not moves(access, var)))
 
@@ -136,8 +136,8 @@ class Product(ContractionFacts):
 def innermost(buffer: Buffer, access: Access, var: str) -> list[int]:
     """The dimensions of a copy in the order in which those that a loop moves are innermost; the batch is left out where
     it is the outermost."""
-    moved = [var in names_in(index) for index in access.own]
-    order = sorted(range(len(moved)), key=lambda dim: moved[dim])
+    varies = [var in names_in(index) for index in access.own]
+    order = sorted(range(len(varies)), key=lambda dim: varies[dim])
     return [dim - buffer.batch_dims for dim in order[0 if order[0] else buffer.batch_dims :]]
 
 

@@ -17,7 +17,7 @@ ROWS = 2
 processors fetch so many rows ahead."""
 
 
-def turned(lanes: LoopFacts, every: Mapping[str, LoopFacts], target: Target) -> list[Step]:
+def transposing_steps(lanes: LoopFacts, every: Mapping[str, LoopFacts], target: Target) -> list[Step]:
     """What gives lanes that are rows apart copies of the loop along these rows; nothing where there is none.
 
     Args:
@@ -36,11 +36,11 @@ def turned(lanes: LoopFacts, every: Mapping[str, LoopFacts], target: Target) -> 
         strides = {stride(use.access, row.var, use.statement, lanes.buffers) for use in far}
         names = _nested(lanes, row)
         if names and strides == {1} and row.trips >= LEAST_ROW and not any(every[name].repeats for name in names):
-            return _steps(lanes, row, names, target)
+            return _transpose_steps(lanes, row, names, target)
     return []
 
 
-def _steps(lanes: LoopFacts, row: LoopFacts, names: list[str], target: Target) -> list[Step]:
+def _transpose_steps(lanes: LoopFacts, row: LoopFacts, names: list[str], target: Target) -> list[Step]:
     """What turns rows.
 
     Args:
@@ -86,5 +86,5 @@ def _nested(lanes: LoopFacts, row: LoopFacts) -> list[str]:
 def _further(lanes: LoopFacts, row: LoopFacts) -> bool:
     """Whether the rows that lanes read are at least as far apart as those that they are in themselves."""
     along = [(stride(use.access, row.var, use.statement, lanes.buffers) or 0) for use in lanes.uses if use.stride == 1]
-    apart = [use.stride or 0 for use in lanes.uses if use.stride not in (0, 1)]
-    return max(apart) >= max(along, default=0)
+    strides = [use.stride or 0 for use in lanes.uses if use.stride not in (0, 1)]
+    return max(strides) >= max(along, default=0)

@@ -39,7 +39,7 @@ from swirl.schedule.rules.joining import join
 from swirl.schedule.rules.layouts import block_results, follow_blocks
 from swirl.schedule.rules.nests import NestSchedule
 from swirl.schedule.rules.one_hot_sums import go_to_places
-from swirl.schedule.rules.packing import READ_OFTEN, join_rows, turn
+from swirl.schedule.rules.packing import READ_OFTEN, join_rows, transpose_operands
 from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import Target
 
@@ -66,7 +66,7 @@ def identity_with_defaults(*parts: str | None) -> str | None:
 
 
 def _default(phase: str, s: Schedule, target: Target) -> None:
-    phase = s.meant(phase)
+    phase = s.actual_phase(phase)
     s.chosen(phase, PhaseSchedule(Trials(s, target, phase)).write)
 
 
@@ -117,7 +117,7 @@ class PhaseSchedule:
             trial = own.scratch()
             NestSchedule(trial).write()
             if own.partly:
-                own.name_apart(own.partly)  # loops of a name that are to be scheduled apart
+                own.give_own_names(own.partly)  # loops of a name that are to be scheduled apart
                 NestSchedule(own).write()
             else:
                 own.accept(trial)
@@ -146,13 +146,13 @@ class PhaseSchedule:
             var, *pending = pending
             cuts, names = own.borders(var), own.loop_names
             if not cuts and any(own.borders(var, number) for number in range(1, names.count(var))):
-                own.name_apart({var})  # the first one, which zeroes, is not clamped
+                own.give_own_names({var})  # the first one, which zeroes, is not clamped
                 pending = [*(name for name in own.loop_names if name not in names), *pending]
                 continue
             longest = max(end - start for start, end in pairwise([0, *cuts, own.extent(var)])) if cuts else 0
             why = "the ends alone are clamped"
             if longest > 1 and own.apply(why, "split", var, cuts):
-                own.name_apart()
+                own.give_own_names()
 
     def flatten(self) -> None:
         """Loops over contiguous memory become one."""
@@ -173,18 +173,20 @@ class PhaseSchedule:
         would keep a contraction from loops of its own."""
         program = self.trials.program
         found = [c for nest in program.nests for c in contractions(nest, program.buffers)]
-        held = {access.name for c in found for access in (c.target, *c.operands)}
-        own = [name for name, buffer in program.buffers.items() if buffer.role == "temporary" and name not in held]
-        alone = self._alone() if found and own else 0
+        in_products = {access.name for c in found for access in (c.target, *c.operands)}
+        own = [
+            name for name, buffer in program.buffers.items() if buffer.role == "temporary" and name not in in_products
+        ]
+        alone = self._lone_contractions() if found and own else 0
         for name in own:
             trial = PhaseSchedule(self.trials.scratch())
             if trial.trials.apply(f"{name} is read in the iteration that makes it", "contract", name):
-                left = trial._alone() if found else 0
+                left = trial._lone_contractions() if found else 0
                 if left >= alone:
                     self.trials.accept(trial.trials)
                     alone = left
 
-    def _alone(self) -> int:
+    def _lone_contractions(self) -> int:
         """How many contractions have a nest of their own once their loops are cut, on a copy: a local that is read
         after them may keep them where it is made."""
         trial = PhaseSchedule(self.trials.scratch())
@@ -227,11 +229,11 @@ class PhaseSchedule:
         """Contractions, and sums with more loops than others, get loops of their own, in the order of results, then
         terms."""
         own = replace(self.trials, nest=number)
-        if turn(own):  # the copy is before what the sums begin with, too
+        if transpose_operands(own):  # the copy is before what the sums begin with, too
             return
         self.cut(own)
         join_rows(own)
-        if not turn(own):
+        if not transpose_operands(own):
             order_products(own)
 
     def cut(self, own: Trials) -> bool:
@@ -239,10 +241,10 @@ class PhaseSchedule:
         refused: set[str] = set()
         done = False
         if self._shared_loop(own, refused) is not None:
-            own.name_apart()
+            own.give_own_names()
         while (shared := self._shared_loop(own, refused)) is not None:
             if own.apply("each sum has loops of its own", "distribute", shared):
-                own.name_apart()
+                own.give_own_names()
                 done = True
             else:
                 refused.add(shared)
@@ -261,21 +263,21 @@ class PhaseSchedule:
             var = variable_of(node)
             if len(node.body) == 1 or var in refused:
                 continue
-            held = [c for c in found if c.statement.path[: len(path)] == path]
+            inside = [c for c in found if c.statement.path[: len(path)] == path]
             deeper = [s for s in known if s.path[: len(path)] == path and len(s.loops) > len(path)]
-            targets = {c.target.text for c in held}
+            targets = {c.target.text for c in inside}
             over = [(s, a) for s, a in sums if s.path[: len(path)] == path and not moves(a, var)]
             if len({len(s.loops) for s, _ in over}) > 1:
                 targets |= {access.text for _, access in over}
             several = len(path) > 1 and len(targets) > 1
-            again = [c for c in held if var in c.read_again]
-            over_terms = any(var in c.sums and _results_inside(c, path) for c in held)
-            apart = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
+            again = [c for c in inside if var in c.read_again]
+            over_terms = any(var in c.sums and _results_inside(c, path) for c in inside)
+            calls = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
             if (
                 several
                 or over_terms
                 or (len(path) > 1 and (_lanes_differ(own, path) or not found and _written_differently(own, path)))
-                or any(apart or not all_make(c, deeper) or gains_alone(own, c) for c in again)
+                or any(calls or not all_make(c, deeper) or gains_alone(own, c) for c in again)
             ):
                 return var
         return None
@@ -288,7 +290,7 @@ def _lanes_differ(own: Trials, path: Path) -> bool:
     rows = []
     for number, loop in enumerate(every):
         inside = loop.path[: len(path)] == path and loop.depth == len(path) + 1 and not any(map(loop.contains, every))
-        if inside and loop.trips >= width and loop.moved and not loop.far:
+        if inside and loop.trips >= width and loop.contiguous and not loop.gathered:
             rows.append((loop.var, [other.var for other in every[:number]].count(loop.var)))
     if len(rows) < 2:
         return False
@@ -305,9 +307,9 @@ def _written_differently(own: Trials, path: Path) -> bool:
             written = [a for a in statement.accesses if a.kind != "read"]
             if len(written) != 1 or written[0].name not in own.program.buffers:
                 return False  # a local holds them together
-            moved = {v: stride(written[0], v, statement, own.program.buffers) for v in statement.variables()}
-            rows = [var for var, apart in moved.items() if apart == 1]
-            if len(rows) != 1 or not all(apart == 1 or (apart or 0) > NEAR for apart in moved.values()):
+            strides = {v: stride(written[0], v, statement, own.program.buffers) for v in statement.variables()}
+            rows = [var for var, distance in strides.items() if distance == 1]
+            if len(rows) != 1 or not all(distance == 1 or (distance or 0) > NEAR for distance in strides.values()):
                 return False  # a sum, or a few elements apart
             along.update(rows)
     return len(along) > 1

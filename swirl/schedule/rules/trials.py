@@ -111,7 +111,7 @@ class Trials:
             return []
         return [cut for cut in interior(self.program, var, nest=self.nest, occurrence=occurrence) if 0 < cut < extent]
 
-    def name_apart(self, wanted: Collection[str] | None = None) -> None:
+    def give_own_names(self, wanted: Collection[str] | None = None) -> None:
         """Each of the nest's loops of these names gets a name of its own; of all names by default."""
         names = self.loop_names
         for name in dict.fromkeys(name for name in names if wanted is None or name in wanted):
@@ -136,7 +136,7 @@ class Trials:
         self.accept(trial)
         return True
 
-    def told(self, name: str, *arguments: Any, **options: Any) -> None:
+    def note_refusal(self, name: str, *arguments: Any, **options: Any) -> None:
         """Note why a command is refused that nothing takes the place of; one that was left out for another reason is
         not."""
         if not self.scratch().apply("", name, *arguments, **options):

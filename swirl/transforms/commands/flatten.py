@@ -226,8 +226,8 @@ class _Join(Transformer):
         dim = positions[0]
         # With blocks of an earlier dimension, these stay neighbours, a block's elements apart.
         layout = buffer.layout
-        apart = layout.halo or layout.order or any(d >= dim for d, _ in layout.blocks)
-        if apart or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
+        rearranged = layout.halo or layout.order or any(d >= dim for d, _ in layout.blocks)
+        if rearranged or buffer.shape[dim : dim + len(self.group)] != tuple(self.extents):
             raise self.fail(node, "is not contiguous over the whole of these dimensions")
         if self.joined.setdefault(name, (dim, len(self.group))) != (dim, len(self.group)):
             raise self.fail(node, "is flattened in other dimensions elsewhere")

@@ -42,7 +42,7 @@ def fuse_layers(program: Program, *, keep: BufferNames = (), required: bool = Tr
     """
     fused = with_shared_loops(program)
     if required and len(program.nests) > 1 and len(fused.nests) == len(program.nests):
-        raise _apart(program)
+        raise _refusal(program)
     fused = checked(program, fused)
     for name in own_buffers(fused):
         if name not in keep:
@@ -53,7 +53,7 @@ def fuse_layers(program: Program, *, keep: BufferNames = (), required: bool = Tr
     return fused
 
 
-def _apart(program: Program) -> Refused:
+def _refusal(program: Program) -> Refused:
     """Why the first two nests are not joined."""
     nest = program.nests[0]
     first, second = nest.body[0], program.nests[1].body[0]

@@ -41,7 +41,7 @@ def interchange(program: Program, loop_vars: LoopNames, *, nest: NestName | None
         for second in resolve(program, loop_vars[1]):
             for index in nests_with(program, (first, second), nest):
                 program, done = permuted(program, index, [first, second], left, again, around, swap=True), True
-    result = left.told(program) if done else program
+    result = left.with_remarks(program) if done else program
     if not left.changed:
         raise CommandError(
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",

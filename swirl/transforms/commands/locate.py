@@ -111,7 +111,7 @@ class _Only:
         if prefetch_of(node) is not None and self._var in names_in(node):
             return ast.Pass()  # an address is not one of data
         if isinstance(node, ast.AnnAssign) and node.value is not None:
-            return changed(node, value=self._here(node.value))  # has no effect on anything outside of the iteration
+            return changed(node, value=self._simplified(node.value))  # no effect on anything outside of the iteration
         if not isinstance(node, (ast.Assign, ast.AugAssign)):
             return node
         value = self._value(node.value, node)
@@ -120,7 +120,7 @@ class _Only:
         adds = isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Add, ast.Sub))
         if name_of(target_of(node)) not in self._own and not (adds and self._is_zero(node.value)):
             self.others.append(node)
-        return changed(node, value=self._here(node.value))
+        return changed(node, value=self._simplified(node.value))
 
     def _zero_elsewhere(self, node: ast.For) -> set[str]:
         """The locals of the loop that nothing but 0.0 is stored in or added to in other iterations."""
@@ -165,7 +165,7 @@ class _Only:
                 return here and self._is_zero(orelse, zero)
         return False
 
-    def _here(self, value: ast.expr) -> ast.expr:
+    def _simplified(self, value: ast.expr) -> ast.expr:
         """A value in the one iteration: without the condition, where that is all of a select's."""
         if isinstance(value, ast.IfExp) and (rest := self._rest(value.test)) is not None:
             return ast.IfExp(rest, value.body, value.orelse)

@@ -264,8 +264,8 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
     # A dimension that loops inside run over stays, for the recipe's sake, also where they run once; and one whose only
     # element may be beyond the buffer: its loop has no iterations then.
     outer = {*around, loop.var, "min", "max"}
-    moved = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
-    kept = [d for d in dims if moved[d] or spans[d].extent > 1 or None in map(constant, limits[d])]
+    varies = [any(names_in(access.indices[d]) - outer for _, access in reads) for d in range(len(spans))]
+    kept = [d for d in dims if varies[d] or spans[d].extent > 1 or None in map(constant, limits[d])]
     return _Box(spans, limits, kept or [dims[-1]])
 
 

@@ -79,16 +79,16 @@ def _with_parts(program: Program, site: Site) -> Program:
             NOTE,
             way_out="give this command before the one that made it so",
         )
-    program, moved = localize_reductions(program, site)
-    nest, node = program.nests[site.nest], loop_at(program, moved)
+    program, new_site = localize_reductions(program, site)
+    nest, node = program.nests[site.nest], loop_at(program, new_site)
     inside = {text for loop in _inner_loops(node) for text in _added(loop)}
     sums = [
         (r, own, type_)
-        for r in reductions_over(nest.body, moved.path)
+        for r in reductions_over(nest.body, new_site.path)
         if r.text in inside
         and r.name not in program.buffers
         and (own := own_loops(node, r)) is not None
-        and (type_ := declared_type(nest.body, moved.path, r.name)).dtype.startswith("float")
+        and (type_ := declared_type(nest.body, new_site.path, r.name)).dtype.startswith("float")
     ]
     if not sums:
         raise refuse(
@@ -113,7 +113,7 @@ def _with_parts(program: Program, site: Site) -> Program:
         closing.append(over(combine("add", reduction.target, part), own))
     assert isinstance(new, ast.For)
     new = with_inner(new, [*opening, *new.body, *closing])
-    return program.with_nest(site.nest, nest.with_body(replace_at(nest.body, moved.path, [new])))
+    return program.with_nest(site.nest, nest.with_body(replace_at(nest.body, new_site.path, [new])))
 
 
 def _renamed(target: ast.expr, name: str) -> ast.expr:

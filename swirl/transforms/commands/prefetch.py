@@ -70,17 +70,17 @@ def prefetch(
 
     Source: Mowry, Lam, Gupta, ASPLOS 1992.
     """
-    touching = any(_moved(loop_at(program, site), buffer) for site in find_loops(program, loop_var, nest))
+    touching = any(_moves_with(loop_at(program, site), buffer) for site in find_loops(program, loop_var, nest))
 
     def rewrite(before: Program, site: Site) -> Program:
-        if touching and not _moved(loop_at(before, site), buffer):
+        if touching and not _moves_with(loop_at(before, site), buffer):
             return before  # another loop of that name is meant
         return _prefetching(before, site, buffer, distance, level)
 
     return rewrite_each(program, loop_var, nest, rewrite)
 
 
-def _moved(node: ast.For, buffer: str) -> bool:
+def _moves_with(node: ast.For, buffer: str) -> bool:
     """Whether a loop moves an element of the buffer."""
     var = variable_of(node)
     return any(var in names_in(index) for _, ref in _touching(node, buffer) for index in subscripts(ref))
@@ -131,11 +131,11 @@ def _ahead(program: Program, site: Site, buffer: str, distance: int, level: int)
                 NOTE,
                 way_out="prefetch the array that holds the places",
             )
-        moved = memory_stride(storage, indices, loop.var, ranges)
-        if moved is not None and 0 < abs(moved * loop.step) * size < LINE:
-            why = f"{unparse(reference)} moves by {abs(moved * loop.step) * size} bytes an iteration of {loop.var}"
+        stride = memory_stride(storage, indices, loop.var, ranges)
+        if stride is not None and 0 < abs(stride * loop.step) * size < LINE:
+            why = f"{unparse(reference)} moves by {abs(stride * loop.step) * size} bytes an iteration of {loop.var}"
             continue
-        if _near(storage, indices, seen, ranges, LINE // size):
+        if _is_in_seen_line(storage, indices, seen, ranges, LINE // size):
             continue
         later = {loop.var: expr("v + d", v=loop.var, d=distance * loop.step)}
         one = Prefetch(buffer, tuple(indices), level)
@@ -148,7 +148,9 @@ def _ways_out(program: Program, site: Site, buffer: str, options: tuple[int, int
     """Other loops, or tiles of this one, that move by a line or more."""
     trial = Trial(program)
     var = loop_of(loop_at(program, site)).var
-    found = others(trial, site, lambda name, **only: (step("prefetch", buffer, name, *options, **only),), apart=False)
+    found = others(
+        trial, site, lambda name, **only: (step("prefetch", buffer, name, *options, **only),), by_occurrence=False
+    )
     ways = [" or ".join(steps[0].text for steps in found)]
     line = LINE // DTYPES[program.buffers[buffer].dtype]().itemsize
     tile, ahead = step("tile_loop", var, line), step("prefetch", buffer, f"{var}_outer", *options)
@@ -173,7 +175,9 @@ def _around(node: ast.For, path: Path) -> list[ast.For]:
     return [inner for inner in enclosing(node.body, path) if isinstance(inner, ast.For)]
 
 
-def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.expr]], ranges: Ranges, line: int) -> bool:
+def _is_in_seen_line(
+    buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.expr]], ranges: Ranges, line: int
+) -> bool:
     """Whether the element is within a line of one seen before; if not, notes it."""
     if buffer.layout != Layout() or any(affine(i) is None for i in indices):
         return False
@@ -181,8 +185,8 @@ def _near(buffer: Buffer, indices: list[ast.expr], seen: list[tuple[str, ast.exp
     for index, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
         place, stride = expr("p + i * s", p=place, i=index, s=stride), stride * extent
     for _, other in seen:
-        apart = affine(expr("a - b", a=place, b=other), ranges)
-        if apart is not None and not apart.terms and abs(apart.constant) < line:
+        elements_between = affine(expr("a - b", a=place, b=other), ranges)
+        if elements_between is not None and not elements_between.terms and abs(elements_between.constant) < line:
             return True
     seen.append((buffer.name, place))
     return False
@@ -204,8 +208,8 @@ def _lines(
     for head in reversed(between):
         if head.var not in needed:
             continue
-        moved = memory_stride(buffer, indices, head.var, dict(ranges))
-        step = head.step * max(1, per_line // abs(moved * head.step)) if moved else head.step
+        stride = memory_stride(buffer, indices, head.var, dict(ranges))
+        step = head.step * max(1, per_line // abs(stride * head.step)) if stride else head.step
         extent = bounds(expr("b - a", a=head.start, b=head.stop), ranges)
         if extent is not None and 0 < extent[1] <= step:
             fixed[head.var] = head.start

@@ -83,7 +83,7 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
     for number in found:
         with left.noting(program, _sites(program, loop_var, number)[-1]):
             program, left.changed = rewrite_each(program, loop_var, number, rewrite), True
-    return left.told(program)
+    return left.with_remarks(program)
 
 
 def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tuple[Affine, str]:
@@ -250,11 +250,11 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr:
 
 @dataclass(frozen=True)
 class _Solution(Transformer):
-    """``step * var = moved``: ``var`` in terms of the new loop and the others."""
+    """``step * var = numerator``: ``var`` in terms of the new loop and the others."""
 
     var: str
     step: int
-    moved: Affine
+    numerator: Affine
 
     @staticmethod
     def of(var: str, name: str, form: Affine) -> _Solution:
@@ -267,17 +267,17 @@ class _Solution(Transformer):
     @property
     def value(self) -> ast.expr:
         """``var``, where there is one."""
-        positive = self.moved.scale(1 if self.step > 0 else -1)
-        return simplify(expr("moved // step", moved=positive.to_expr(), step=abs(self.step)))
+        positive = self.numerator.scale(1 if self.step > 0 else -1)
+        return simplify(expr("numerator // step", numerator=positive.to_expr(), step=abs(self.step)))
 
     def conditions(self, loop: Loop) -> list[ast.expr]:
         """The condition on the new variables for the old loop to have such an iteration."""
-        moved, size = self.moved.scale(1 if self.step > 0 else -1).to_expr(), abs(self.step)
-        result = [] if size == 1 else [expr("moved % size == 0", moved=moved, size=size)]
+        numerator, size = self.numerator.scale(1 if self.step > 0 else -1).to_expr(), abs(self.step)
+        result = [] if size == 1 else [expr("numerator % size == 0", numerator=numerator, size=size)]
         for start in _ends("max", loop.start):
-            result.append(_compared(moved, ast.GtE(), expr("size * start", size=size, start=start)))
+            result.append(_compared(numerator, ast.GtE(), expr("size * start", size=size, start=start)))
         for stop in _ends("min", loop.stop):
-            result.append(_compared(moved, ast.LtE(), expr("size * (stop - 1)", size=size, stop=stop)))
+            result.append(_compared(numerator, ast.LtE(), expr("size * (stop - 1)", size=size, stop=stop)))
         return result
 
     def visit(self, node: Any) -> Any:
@@ -291,7 +291,7 @@ class _Solution(Transformer):
         result = Affine(constant=form.constant)
         for key, coefficient in form.terms.items():
             if key == self.var and coefficient % self.step == 0:
-                result = result.add(self.moved, coefficient // self.step)
+                result = result.add(self.numerator, coefficient // self.step)
                 continue
             part = affine(substitute(form.atoms[key], {self.var: self.value}))
             assert part is not None

@@ -36,7 +36,7 @@ def reorder(program: Program, order: LoopNames, *, nest: NestName | None = None)
     left, around = LeftAlone(), loops_around(program, order)
     for index in nests_with(program, tuple(names), nest):
         program = permuted(program, index, names, left, step("reorder", list(order), nest=nest), around)
-    result = left.told(program)
+    result = left.with_remarks(program)
     if not left.changed:
         raise CommandError(f"no nest of {program.name} holds the loops {', '.join(order)}")
     return result

@@ -105,7 +105,7 @@ def _check_store(program: Program, nest: Nest, statement: Statement, access: Acc
             nest,
             statement.path,
             NOTE,
-            way_out=_kept(program, access.name),
+            way_out=_scalar_replaced(program, access.name),
         )
     lanes = next(
         (
@@ -152,7 +152,7 @@ def _lanes(program: Program, statement: Statement, buffer: str) -> Callable[[], 
     return tried(program, *((step("vectorize", var), stored) for var in around))
 
 
-def _kept(program: Program, buffer: str) -> Callable[[], str | None]:
+def _scalar_replaced(program: Program, buffer: str) -> Callable[[], str | None]:
     """scalar_replace, if it leaves one store of the final value."""
     return tried(program, (step("scalar_replace", buffer), step("stream", buffer)))
 
@@ -165,7 +165,7 @@ def _check_last(program: Program, nest: Nest, known: Sequence[Statement], statem
         if not again:
             continue
         try:
-            conflict = _again(store, replace(other, accesses=again))
+            conflict = _touched_after(store, replace(other, accesses=again))
         except NotProved:
             raise refuse(
                 "not proved within the time allowed that the element is not touched again", nest, statement.path, NOTE
@@ -177,9 +177,9 @@ def _check_last(program: Program, nest: Nest, known: Sequence[Statement], statem
                 statement.path,
                 NOTE,
                 witness=conflict,
-                way_out=_kept(program, access.name),
+                way_out=_scalar_replaced(program, access.name),
             )
 
 
-def _again(store: Statement, other: Statement) -> Conflict | None:
+def _touched_after(store: Statement, other: Statement) -> Conflict | None:
     return find(store, other, [before(store, other)], reductions=True)

@@ -174,19 +174,19 @@ def check_contiguous(program: Program, nest: Nest, path: Path, way_out: WayOut =
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
     var = variable_of(node)
-    for ref, stride in _apart(program, nest, path):
+    for ref, stride in _strided_references(program, nest, path):
         name = unparse(ref.value)
         raise refuse(
             f"{unparse(ref)} is not contiguous in {var}",
             nest,
             path,
             "asked to become lanes",
-            witness=_how_far(name, var, stride),
+            witness=_stride_text(name, var, stride),
             way_out=way_out,
         )
 
 
-def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subscript, int | None]]:
+def _strided_references(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subscript, int | None]]:
     """The references under the loop at ``path`` whose elements are not neighbours in it, and their distance."""
     node = at(nest.body, path)
     assert isinstance(node, ast.For)
@@ -201,7 +201,7 @@ def _apart(program: Program, nest: Nest, path: Path) -> Iterator[tuple[ast.Subsc
                 yield ref, stride
 
 
-def _how_far(name: str, var: str, stride: int | None) -> str:
+def _stride_text(name: str, var: str, stride: int | None) -> str:
     if stride is None:
         return f"neighbouring {var} have no constant distance in {name}"
     return f"neighbouring {var} are {stride} elements apart in {name}"
@@ -227,13 +227,15 @@ def _ways_out(program: Program, site: Site, factor: int, strided: str | None) ->
                 step("interchange", [name, var], nest=options.get("nest")),
                 *lanes(name, **options),
             ),
-            apart=False,
+            by_occurrence=False,
         )
     ways: list[str | None] = [" or ".join(", then ".join(one.text for one in steps) for steps in found)]
     loop = loop_at(program, site)
-    apart = [step("split", var, cuts, nest=only)] if (cuts := _cuts(loop)) else []
-    apart += [step("scalar_expand", name, var, nest=only) for name in outer_locals(program.nests[site.nest].body, loop)]
-    for one in apart:
+    preparing = [step("split", var, cuts, nest=only)] if (cuts := _cuts(loop)) else []
+    preparing += [
+        step("scalar_expand", name, var, nest=only) for name in outer_locals(program.nests[site.nest].body, loop)
+    ]
+    for one in preparing:
         if trial.works(one, *lanes(var, nest=only)):
             ways.append(f"{one.text}, then {lanes(var, nest=only)[0].text}")
     inner = middle(program, site)
@@ -267,7 +269,7 @@ def _tiles(trial: Trial, site: Site, factor: int) -> str | None:
     loop = loop_of(loop_at(program, site))
     var, size = (loop.var, loop.extent) if loop.var.endswith("_inner") else (f"{loop.var}_inner", factor)
     tiles: dict[str, Step] = {}
-    for ref, _ in _apart(program, nest, site.path):
+    for ref, _ in _strided_references(program, nest, site.path):
         name = unparse(ref.value)
         buffer, indices = program.buffers[name], subscripts(ref)
         moving = [dim for dim, index in enumerate(indices) if loop.var in names_in(index)]

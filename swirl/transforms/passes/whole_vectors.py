@@ -26,19 +26,19 @@ def whole_vectors(program: Program) -> Program:
     """
     nests = []
     for nest in program.nests:
-        nests.append(nest.with_body(_without_unused_ends(simplify_body(_apart(nest.body)))))
+        nests.append(nest.with_body(_without_unused_ends(simplify_body(_cut_before_remainders(nest.body)))))
     return checked(program, program.with_nests(nests))
 
 
-def _apart(body: Sequence[ast.stmt]) -> list[ast.stmt]:
+def _cut_before_remainders(body: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Loops over vectors, of which only the last one is not whole, cut before that one."""
     result: list[ast.stmt] = []
     for node in body:
         if isinstance(node, ast.If):
-            result.append(ast.If(node.test, *(_apart(branch) for branch in (node.body, node.orelse))))
+            result.append(ast.If(node.test, *(_cut_before_remainders(branch) for branch in (node.body, node.orelse))))
         elif isinstance(node, ast.For):
             loop = loop_of(node)
-            inner = _apart(node.body)
+            inner = _cut_before_remainders(node.body)
             start, stop = constant(loop.start), constant(loop.stop)
             if loop.kind == "range" and start is not None and stop is not None and _bounds_vectors(loop.var, inner):
                 last = start + (stop - start) // loop.step * loop.step

@@ -42,8 +42,8 @@ def join(name: str, parts: Sequence[Part], names: Mapping[str, str]) -> Program:
         own = {key: names[record.name] for key, record in part.program.buffers.items()}
         nests += [_renamed(nest, own, part.loops, buffers) for nest in part.program.nests]
         for alias, targets in part.program.aliases.items():
-            moved = tuple(part.loops.get(target, target) for target in targets)
-            aliases[alias] = tuple(dict.fromkeys((*aliases.get(alias, ()), *moved)))
+            renamed = tuple(part.loops.get(target, target) for target in targets)
+            aliases[alias] = tuple(dict.fromkeys((*aliases.get(alias, ()), *renamed)))
     fixed = next((part.program.fixed for part in parts if part.program.fixed), "")
     return Program(name, tuple(nests), buffers, aliases, fixed=fixed)
 

@@ -239,7 +239,7 @@ def _rewritten(
             with nullcontext() if together else left.noting(before, found):
                 result = check(before, rewrite(before, found))
                 left.changed |= result is not before
-    return left.told(result, backwards=True)
+    return left.with_remarks(result, backwards=True)
 
 
 class LeftAlone:
@@ -264,7 +264,7 @@ class LeftAlone:
             inside = f" inside {', '.join(around)}" if around else ""
             self._refused.append((f"loop {loop_of(loop_at(program, site)).var}{inside} of {nest.label}", error))
 
-    def told(self, result: Program, *, backwards: bool = False) -> Program:
+    def with_remarks(self, result: Program, *, backwards: bool = False) -> Program:
         """The program with remarks on what was left; if nothing has changed, the first refusal is raised.
 
         Args:

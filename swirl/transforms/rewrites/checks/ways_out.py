@@ -80,13 +80,13 @@ Make = Callable[..., Sequence[Step]]
 """The commands to try, for the name of a loop and the options ``nest`` and ``occurrence`` that distinguish it."""
 
 
-def others(trial: Trial, site: Site, make: Make, *, apart: bool = True) -> list[Sequence[Step]]:
+def others(trial: Trial, site: Site, make: Make, *, by_occurrence: bool = True) -> list[Sequence[Step]]:
     """The commands that work on the other plain loops of the nest at ``site``, a sequence for each name; loops of one
     name are distinguished if the name is not enough.
 
     Args:
         make: the commands for a loop.
-        apart: whether they take ``occurrence``.
+        by_occurrence: whether they take ``occurrence``.
     """
     nest = trial.program.nests[site.nest]
     own = loop_of(loop_at(trial.program, site)).var
@@ -94,11 +94,11 @@ def others(trial: Trial, site: Site, make: Make, *, apart: bool = True) -> list[
     names = dict.fromkeys(variable_of(node) for _, node in loops(nest.body) if kind_of(node) == "range")
     for name in names:
         if name != own:
-            found += _first(trial, site, name, make, apart)
+            found += _first(trial, site, name, make, by_occurrence)
     return found
 
 
-def _first(trial: Trial, site: Site, name: str, make: Make, apart: bool) -> list[Sequence[Step]]:
+def _first(trial: Trial, site: Site, name: str, make: Make, by_occurrence: bool) -> list[Sequence[Step]]:
     """The commands under the shortest name that works: for all loops of that name, those of the nest, or single
     ones."""
     everywhere = len(find_loops(trial.program, name))
@@ -111,7 +111,7 @@ def _first(trial: Trial, site: Site, name: str, make: Make, apart: bool) -> list
         if trial.works(*steps):
             return [steps]
     single = []
-    for number in range(here if apart and here > 1 else 0):
+    for number in range(here if by_occurrence and here > 1 else 0):
         steps = make(name, **ways[-1], occurrence=number)
         if trial.works(*steps):
             single.append(steps)

@@ -40,7 +40,7 @@ def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = 
     """
     nest = program.nests[site.nest]
     if len(site.path) == 1 and site.path[0][1] + 1 == len(nest.body):  # the neighbour is the next nest
-        merged = [*nest.body, *_apart(program.nests[site.nest + 1], nest, taken_names(program, program.nests))]
+        merged = [*nest.body, *_with_own_names(program.nests[site.nest + 1], nest, taken_names(program, program.nests))]
         nest = make_nest(nest.label, merged, program.buffers)
         nests = [*program.nests[: site.nest], nest, *program.nests[site.nest + 2 :]]
         merged_program = program.with_nests(nests)
@@ -124,13 +124,13 @@ class Pair:
         if head.extent is not None and head.extent <= shift:
             raise self._refused(f"{head.var} has {head.extent} iterations, and a shift of {shift} leaves none to join")
         try:
-            conflict = self._turned(shift)
+            conflict = self._reversed_dependence(shift)
         except NotProved:
             raise self._refused("not proved within the time allowed") from None
         if conflict is not None:
             raise self._refused("a dependence would be reversed", conflict)
-        apart = self._arranged([first, second])
-        return apart.with_body(self._shifted(program, whole, shift, apart))
+        arranged = self._arranged([first, second])
+        return arranged.with_body(self._shifted(program, whole, shift, arranged))
 
     def _arranged(self, new: list[ast.stmt]) -> Nest:
         """The nest with ``new`` instead of the loops, and what is between them moved before or after."""
@@ -144,7 +144,7 @@ class Pair:
         check_order(self.old, front, self.nest, self.path, NOTE)
         return self.nest.with_body(front)
 
-    def _turned(self, shift: int) -> Conflict | None:
+    def _reversed_dependence(self, shift: int) -> Conflict | None:
         """An iteration of the first loop that would run after one of the second that needs it to have run; or None."""
         known = statements(self.old)
         depth, var = len(self.path) - 1, loop_of(self.loops[0]).var
@@ -165,7 +165,7 @@ class Pair:
         shift = 0
         try:
             for _ in range(MOST_STEPS):
-                conflict = self._turned(shift)
+                conflict = self._reversed_dependence(shift)
                 if conflict is None:
                     return shift
                 shift = max(shift + 1, conflict.first_at[first.var] - conflict.second_at[first.var])
@@ -173,31 +173,31 @@ class Pair:
             pass
         return None
 
-    def _shifted(self, program: Program, whole: Loop, shift: int, apart: Nest) -> list[ast.stmt]:
-        """The statements of ``apart``, in which the loops are neighbours, with them joined."""
+    def _shifted(self, program: Program, whole: Loop, shift: int, arranged: Nest) -> list[ast.stmt]:
+        """The statements of ``arranged``, in which the loops are neighbours, with them joined."""
         first, second = self.loops
-        block = block_at(apart, self.path)
+        block = block_at(arranged, self.path)
         place = next(i for i, statement in enumerate(block) if statement is first)
         path = (*self.path[:-1], (self.path[-1][0], place))
         site = Site(0, path)
-        alone = Program(program.name, (apart,), program.buffers)
+        alone = Program(program.name, (arranged,), program.buffers)
         names = [inner_name(alone, site, f"{whole.var}_{part}") for part in ("before", "after")]
 
-        def moved(body: list[ast.stmt], value: ast.expr) -> list[ast.stmt]:
+        def at_value(body: list[ast.stmt], value: ast.expr) -> list[ast.stmt]:
             return [substitute(statement, {whole.var: value}) for statement in body]
 
         start, stop = whole.start, whole.stop
         border = expr("a + k", a=start, k=shift)
         before = replace(whole, var=names[0], stop=expr("min(b, e)", b=stop, e=border))
         after = replace(whole, var=names[1], start=expr("max(a, b - k)", a=start, b=stop, k=shift))
-        late = moved(second.body, expr("v - k", v=whole.var, k=shift))
+        late = at_value(second.body, expr("v - k", v=whole.var, k=shift))
         new: list[ast.stmt] = [
-            before.node(moved(first.body, expr(names[0]))),
+            before.node(at_value(first.body, expr(names[0]))),
             replace(whole, start=border).node([*first.body, *late]),
-            after.node(moved(second.body, expr(names[1]))),
+            after.node(at_value(second.body, expr(names[1]))),
         ]
-        new = simplify_body(new, ranges_at(apart.body, path))
-        body = replace_at(apart.body, (*path[:-1], (path[-1][0], place + 1)), [])
+        new = simplify_body(new, ranges_at(arranged.body, path))
+        body = replace_at(arranged.body, (*path[:-1], (path[-1][0], place + 1)), [])
         return replace_at(body, path, new)
 
     def _refused(self, problem: str, witness: Conflict | None = None) -> Refused:
@@ -219,7 +219,7 @@ def _bounds_text(loop: Loop) -> tuple[str, str, int]:
     return unparse(loop.start), unparse(loop.stop), loop.step
 
 
-def _apart(nest: Nest, other: Nest, taken: set[str]) -> list[ast.stmt]:
+def _with_own_names(nest: Nest, other: Nest, taken: set[str]) -> list[ast.stmt]:
     """The statements of a nest with names of their own for what ``other`` declares outside of loops."""
     declared = {name_of(s.target) for s in other.body if isinstance(s, ast.AnnAssign)}
     bound = set().union(*(declared_in(statement) | vars_below(statement) for statement in nest.body))

@@ -101,8 +101,8 @@ def permuted(
                 if len(present) < len(names):
                     raise _imperfect(nest, path, way_out)
                 order = present[::-1] if swap else names
-                moved = permute_at(program, start, path, dict(zip(present, order, strict=True)), way_out)
-                result, nest = checked(result, result.with_nest(index, moved)), moved
+                new_nest = permute_at(program, start, path, dict(zip(present, order, strict=True)), way_out)
+                result, nest = checked(result, result.with_nest(index, new_nest)), new_nest
                 left.changed = True
     return result
 

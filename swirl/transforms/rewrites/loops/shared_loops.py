@@ -236,8 +236,8 @@ def _fuse_block(program: Program, nest: Nest, parent: Path) -> Nest:
         if found is None or any(not _independent(node.body[index], s) for s in between):
             index += 1
             continue
-        moved = [*node.body[:index], *between, node.body[index], *node.body[found:]]
-        candidate = nest.with_body(replace_at(nest.body, parent, [loop_of(node).node(moved)]))
+        new_body = [*node.body[:index], *between, node.body[index], *node.body[found:]]
+        candidate = nest.with_body(replace_at(nest.body, parent, [loop_of(node).node(new_body)]))
         fused = _fused_pair(program, candidate, (*parent, ("body", index + len(between))))
         if fused is None:
             index += 1

@@ -58,10 +58,10 @@ def sink(program: Program, site: Site, note: str, way_out: WayOut = None) -> Pro
     in_order = Loop(loop.var, "range", loop.start, loop.stop, loop.step)
     (old,) = tagged([in_order.node(expanded.body)])
     assert isinstance(old, ast.For)
-    moved = _sunk(old.body, loop, nest, site.path, note)
-    check_order([old], moved, nest, site.path, note, way_out, inside=True)
-    moved = simplify_body(moved, ranges_at(nest.body, site.path))
-    return program.with_nest(site.nest, nest.with_body(replace_at(nest.body, site.path, moved)))
+    sunk = _sunk(old.body, loop, nest, site.path, note)
+    check_order([old], sunk, nest, site.path, note, way_out, inside=True)
+    sunk = simplify_body(sunk, ranges_at(nest.body, site.path))
+    return program.with_nest(site.nest, nest.with_body(replace_at(nest.body, site.path, sunk)))
 
 
 def own_names(nest: Nest, node: ast.For) -> ast.For:

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 
 from swirl.analysis.accesses import parsed
-from swirl.analysis.dependences import NotProved, apart, find, pinned
+from swirl.analysis.dependences import NotProved, disjoint, find, pinned
 from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.affine import literal_lanes, ranges_at
 from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, names_in, references, subscripts, variable_of
@@ -274,8 +274,8 @@ def _shared(nest: Nest, known: Sequence[Statement], candidate: Candidate) -> Obs
     fixed = pinned(element, element, access, access, outer)
     questions = [(element, f"{head.var}_a != {head.var}_b") for head in heads if head.var not in fixed]
     for other in inside:
-        near = [a for a in other.accesses if a.name == name and a.text != text]
-        kept = tuple(a for a in near if not apart(element, other, access, a, outer))
+        same_array = [a for a in other.accesses if a.name == name and a.text != text]
+        kept = tuple(a for a in same_array if not disjoint(element, other, access, a, outer))
         if kept:
             questions.append((replace(other, accesses=kept), "1 = 1"))
     try:

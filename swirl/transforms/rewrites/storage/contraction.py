@@ -220,15 +220,15 @@ class _Shape:
         if not self.kept:
             return ast.Name(local, node.ctx)
         indices = subscripts(node)
-        moved = []
+        new_indices = []
         for dim in self.kept:
             form, start = affine(indices[dim]), self.fixed[dim]
             if form is not None:
-                moved.append(form.add(start, -1).to_expr())
+                new_indices.append(form.add(start, -1).to_expr())
             else:  # out of an index buffer
                 zero = not start.terms and not start.constant
-                moved.append(indices[dim] if zero else expr("i - s", i=indices[dim], s=start.to_expr()))
-        return reference(local, moved, isinstance(node.ctx, ast.Store))
+                new_indices.append(indices[dim] if zero else expr("i - s", i=indices[dim], s=start.to_expr()))
+        return reference(local, new_indices, isinstance(node.ctx, ast.Store))
 
 
 class _Locals(Transformer):

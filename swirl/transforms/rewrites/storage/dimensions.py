@@ -27,9 +27,9 @@ def memory_order(
     rank, batch_dims = len(program.buffers[buffer].shape), program.buffers[buffer].batch_dims
     if order is None:
         return tuple(range(rank))
-    moved = with_batch and batch_dims == 1 and BATCH in order
-    new = [0 if moved and dim == BATCH else buffer_dim(program, buffer, dim) for dim in order]
-    if not moved:
+    batch_in_order = with_batch and batch_dims == 1 and BATCH in order
+    new = [0 if batch_in_order and dim == BATCH else buffer_dim(program, buffer, dim) for dim in order]
+    if not batch_in_order:
         new = [*range(batch_dims), *new]
     if sorted(new) != list(range(rank)):
         raise CommandError(

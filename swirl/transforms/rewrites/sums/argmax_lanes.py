@@ -209,8 +209,8 @@ def with_lane_winners(program: Program, site: Site, found: Winner, count: int) -
     before, after = lanes.before(), lanes.after(taken)
     body = replace_at(body, outer, [*before, at(body, outer), *after])
     (block, position), depth = outer[-1], len(outer) - 1
-    moved = (*outer[:depth], (block, position + len(before)), *site.path[depth + 1 :])
-    return program.with_nest(site.nest, nest.with_body(body)), Site(site.nest, moved)
+    new_path = (*outer[:depth], (block, position + len(before)), *site.path[depth + 1 :])
+    return program.with_nest(site.nest, nest.with_body(body)), Site(site.nest, new_path)
 
 
 class _Lanes(Transformer):

@@ -127,7 +127,7 @@ def with_partials(program: Program, site: Site, count: int) -> tuple[Program, Si
             continue
         name = fresh(f"{reduction.name}_{'lanes' if loop.kind == 'vector' else 'parts'}", taken_names(program, [nest]))
         partials = _Partials(reduction, name, loop.var, count, loop.kind == "vector", own)
-        made = _made(nest, region, partials)
+        made = _existing_partials(nest, region, partials)
         if made is not None:
             nest = nest.with_body(_added_to(nest.body, path, replace(partials, name=made)))
             continue
@@ -162,7 +162,13 @@ def only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) 
     """Whether a statement does nothing with the target but accumulate into it; with ``every``, into any element of the
     array that it is one of."""
     uses = sum(1 for n in nodes(node) if isinstance(n, ast.Name) and n.id == reduction.name)
-    uses -= 0 if every else sum(1 for n in nodes(node) if isinstance(n, ast.Subscript) and _apart(n, reduction.target))
+    uses -= (
+        0
+        if every
+        else sum(
+            1 for n in nodes(node) if isinstance(n, ast.Subscript) and _are_different_elements(n, reduction.target)
+        )
+    )
     updates = 0
     for statement in statements_in(node):
         found = accumulation(statement)
@@ -173,7 +179,7 @@ def only_accumulated(node: ast.stmt, reduction: Reduction, every: bool = False) 
     return uses == updates
 
 
-def _apart(one: ast.Subscript, other: ast.expr) -> bool:
+def _are_different_elements(one: ast.Subscript, other: ast.expr) -> bool:
     """Whether two references are other elements of one array, whatever the values of variables: ``m[n, 0]`` and
     ``m[n, 1]``."""
     if not isinstance(other, ast.Subscript) or unparse(one.value) != unparse(other.value):
@@ -327,7 +333,7 @@ def _around(body: list[ast.stmt], region: Path, partials: _Partials) -> tuple[li
     return before, after
 
 
-def _made(nest: Nest, region: Path, partials: _Partials) -> str | None:
+def _existing_partials(nest: Nest, region: Path, partials: _Partials) -> str | None:
     """The name of partials as the given ones, whatever their loop is called: begun before the region by the same
     statements, combined after it by the same, and used by nothing but loops of the region that accumulate into them;
     None if there are none."""
