@@ -234,7 +234,7 @@ def test_compiled_peers_do_not_share_code_between_targets(tmp_path: Path, monkey
     for target in ("avx512", "avx2"):
         ours, *_, compiled = sides(target)
         (found,) = alternate.measured(
-            parsed("relu", "2,8,6"), ["step"], [ours, compiled], 1, target, False, 1, lambda text: None
+            parsed("relu", "2,8,6"), ["forward"], [ours, compiled], 1, target, False, 1, lambda text: None
         )
         assert not found.missing, target
 

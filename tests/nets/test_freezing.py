@@ -32,7 +32,7 @@ from latte.errors import CommandError, DataError, DeclarationError, TrainingErro
 from latte.neuron import Field, Neuron, Param, State, ones, sqrt
 from latte.runtime.report import NotTuned
 from latte.solver import SGD, Adam
-from tests.support import running_targets
+from tests.support import targets_in_turn
 
 BATCH = 4
 RANDOM = np.random.default_rng(0)
@@ -149,8 +149,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("target", running_targets())
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(("plan", "target"), zip(PLANS, targets_in_turn(), strict=False))
 def test_steps_are_pytorchs(plan: str, target: str) -> None:
     """Adam: moments and the number of steps of a parameter stay as they were while it is frozen; weight decay does not
     change it. Its epsilon is greater than the rounding of gradients that are 0."""
