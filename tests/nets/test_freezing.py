@@ -149,7 +149,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize(("plan", "target"), zip(PLANS, targets_in_turn(), strict=False))
+@pytest.mark.parametrize(("plan", "target"), list(zip(PLANS, targets_in_turn(), strict=False)))
 def test_steps_are_pytorchs(plan: str, target: str) -> None:
     """Adam: moments and the number of steps of a parameter stay as they were while it is frozen; weight decay does not
     change it. Its epsilon is greater than the rounding of gradients that are 0."""
