@@ -1,6 +1,7 @@
 """Which module may import which, read from the sources."""
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -129,6 +130,15 @@ def test_no_modules_import_each_other_in_a_circle(folder: str) -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" → ".join(error.args[1]))
+
+
+def test_every_folder_is_a_package_that_is_kept() -> None:
+    """One without ``__init__.py`` would be missing from a wheel; one that Git ignores, from a clone."""
+    folders = {path.parent for path in sources("latte", "swirl")}
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
+    inits = [str((folder / "__init__.py").relative_to(ROOT)) for folder in sorted(folders)]
+    ignored = subprocess.run(["git", "check-ignore", *inits], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not ignored.stdout
 
 
 def test_swirl_modules_import_only_what_stands_before_them() -> None:
