@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swirl.build.compiler import Compiler
-from swirl.target.targets import Target
 from swirl.build.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
+from swirl.target.targets import Target
 
 # IEEE arithmetic holds: neither flag below changes a value. The first only drops errno (so sqrt is one
 # instruction), the second only says that nothing reads the exception flags (so selects need no branches). Never

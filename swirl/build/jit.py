@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from swirl.build.compiler import find_compiler
 from swirl.build.compiler_flags import common_flags
+from swirl.build.libraries import Built, Toolchain, Units, are_enough, divided
+from swirl.build.translation_unit import TranslationUnit
 from swirl.config import available_cores
 from swirl.errors import LatteError
-from swirl.build.libraries import Built, Toolchain, Units, are_enough, divided
 from swirl.target.targets import Target
-from swirl.build.translation_unit import TranslationUnit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,10 +21,10 @@ from pathlib import Path
 from swirl.build.cache import cache_folder, cache_key, draft_folder, entry_lock, move_into_place, publish, read_entry
 from swirl.build.compiler import Compiler
 from swirl.build.compiler_flags import flags_for, link_flags
-from swirl.errors import CompilerFailed
 from swirl.build.precompiled import include_flag, precompile, precompiled_key
-from swirl.target.targets import Target
 from swirl.build.translation_unit import TranslationUnit
+from swirl.errors import CompilerFailed
+from swirl.target.targets import Target
 
 _SOURCE, _LIBRARY, _COMMAND = "kernel.cpp", "kernel.so", "command.txt"
 _LONGEST = 100_000
