@@ -201,6 +201,10 @@ class RecipeError(LatteError):
     """A recipe file cannot be read, or raised an exception of its own."""
 
 
+class ChoiceError(RecipeError):
+    """A choice that a recipe leaves open is set to something that it may not be."""
+
+
 class CompilerMissing(LatteError):
     """No C++ compiler was found."""
 

@@ -33,6 +33,15 @@ def test_targets_by_their_older_place() -> None:
         _ = target.nothing
 
 
+def test_rates_by_their_older_place() -> None:
+    measure = importlib.import_module("swirl.measure")
+    for name in ("Limits", "Measured", "Times"):
+        with pytest.warns(DeprecationWarning, match=rf"swirl\.measure\.{name} is in swirl\.measure\.rates"):
+            assert getattr(measure, name) is getattr(importlib.import_module("swirl.measure.rates"), name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = measure.nothing
+
+
 def test_nobody_here_uses_them() -> None:
     """Warnings of the project's own imports would be told to its users."""
     program = "import sys, latte.tools.cli; print([n for n in sys.modules if n in RENAMED])"

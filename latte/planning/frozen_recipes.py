@@ -9,7 +9,7 @@ from pathlib import Path
 
 from latte.autodiff.differentiated import Differentiated
 from latte.model.ensemble import Ensemble
-from swirl.errors import Declined, LatteError
+from swirl.errors import ChoiceError, Declined, LatteError
 from swirl.ir.phases import INFERENCE
 from swirl.schedule.memo import sources_identity
 from swirl.schedule.recipe import Recipe, Schedule
@@ -60,7 +60,7 @@ class OrDeclined:
     def __call__(self, s: Schedule, target: Target) -> None:
         try:
             s.instead(self.recipe, self.phase, self.on)
-        except Declined:
+        except (ChoiceError, Declined):
             raise
         except LatteError as error:
             reason = f"layers are frozen, and a command does not apply: {error.message.splitlines()[0]}"

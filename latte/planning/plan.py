@@ -9,15 +9,16 @@ from itertools import takewhile
 
 from latte.autodiff.differentiated import Differentiated, LayerPrograms
 from latte.model.frozen import Frozen
-from latte.model.graph import Graph
+from latte.model.graph import EVERY_RECIPE, Graph
 from latte.planning.chains import Chains, candidates, chained_order, chosen_chains
-from latte.planning.recipes import Recipes, short_name
+from latte.planning.recipes import Recipes, chain_keys, short_name
 from latte.planning.units import NetUnits, Unit
 from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
 from swirl.ir.phases import INFERENCE
-from swirl.schedule.choices import Knob, check_asked
+from swirl.schedule.choices import Knob, check_asked, named_in
 from swirl.schedule.command_log import Outcome
+from swirl.schedule.imports import recipe_sources
 from swirl.schedule.kept_schedules import BoundKernel, Kept, KeptSchedules
 from swirl.schedule.later import Later
 from swirl.schedule.pipeline import Scheduled, Stage, finish, finished_program, generate
@@ -200,7 +201,7 @@ def planning(
     asked = candidates(graph, recipes, differentiated.seeded)
     net_units = NetUnits(graph, recipes)
     left: dict[tuple[str, str], str] = {}
-    asked_for: list[Knob] = []
+    asked_for: list[tuple[Unit, Sequence[Knob]]] = []
     done: list[ScheduledUnit] = []
     waiting: list[ScheduledUnit] = []
     while True:
@@ -218,7 +219,7 @@ def planning(
             made = _scheduled(recipes, units[position], state_after(done), kept)
             if isinstance(made, Declined):
                 declined = units[position], made
-                asked_for += made.knobs
+                asked_for.append((units[position], made.knobs))
                 break
             done.append(made)
             waiting.append(made)
@@ -233,8 +234,7 @@ def planning(
             raise why
         left[why.chain or unit.name, why.phase] = why.message
     if not any(until(unit) for unit in units):
-        given = dict.fromkeys(name for chosen in graph.choices.values() for name in chosen)
-        check_asked(given, [*asked_for, *(each for item in done for each in item.result.knobs)])
+        _check_choices(graph, [*asked_for, *((item.unit, item.result.knobs) for item in done)])
     if on_stage is not None:
         on_stage(len(done), len(done), "")
     return Plan(
@@ -253,6 +253,30 @@ def _scheduled(recipes: Recipes, unit: Unit, state: PlanState, kept: KeptSchedul
     if isinstance(found.made, Declined):
         return found.made
     return ScheduledUnit(unit, found.made, found, merged(state, unit.name, found.made.state))
+
+
+def _check_choices(graph: Graph, asked: Sequence[tuple[Unit, Sequence[Knob]]]) -> None:
+    """Refuse a choice that the recipe to which it is given does not ask for.
+
+    Args:
+        graph: of the net.
+        asked: what the recipes of units have asked for.
+
+    Raises:
+        RecipeError: with those that there are.
+    """
+    for key, choices in graph.choices.items():
+        path = graph.recipes.get(key)
+        meant = [each for each in asked if key == EVERY_RECIPE or key in _keys(each[0])]
+        read = [path, *(unit.recipe.path for unit, _ in meant if unit.recipe and key == EVERY_RECIPE)]
+        sources = dict.fromkeys(source for file in read if file is not None for source in recipe_sources(file))
+        names = [*(knob.name for _, knobs in meant for knob in knobs), *named_in(sources)]
+        check_asked(choices, names, None if path is None else short_name(path))
+
+
+def _keys(unit: Unit) -> set[str]:
+    """Under which names a recipe for a unit, or for a layer of it, may be chosen."""
+    return {*chain_keys(unit.members), *(key for layer in unit.members for key in (layer.name, layer.kind))}
 
 
 def _settled(units: Sequence[Unit]) -> dict[str, int]:

@@ -164,10 +164,11 @@ class Recipes:
         return self._read[path]
 
     def _choices(self, *keys: str) -> dict[str, Any]:
-        """What is chosen for recipes of one of these names, the first of which counts, and for all."""
+        """What is chosen for recipes of one of these names, the first of which counts; and by the command line for all,
+        which counts more."""
         known = self._graph.choices
         own = next((known[key] for key in keys if key in known), {})
-        return {**known.get(EVERY_RECIPE, {}), **own}
+        return {**own, **known.get(EVERY_RECIPE, {})}
 
     def _for_one(self, path: Path, choices: Mapping[str, Any]) -> Recipe:
         recipe = self._file(path).choosing(choices)

@@ -14,6 +14,7 @@ from latte.autodiff.differentiated import differentiate
 from latte.explain.showing import amount
 from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
+from latte.model.graph import EVERY_RECIPE
 from latte.net import Net
 from latte.planning.chains import chained_order, find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
@@ -31,6 +32,7 @@ from swirl.ir.phases import PHASE_ALIASES
 from swirl.measure.rates import Limits, Measured
 from swirl.run.memory import allocate
 from swirl.run.runner import Runner
+from swirl.schedule.choices import check_asked, named_in
 from swirl.schedule.command_log import Outcome
 from swirl.schedule.files import read_recipe
 from swirl.schedule.imports import recipe_sources
@@ -134,6 +136,8 @@ class Bench:
             item = plan.scheduled[-1]
             self._check(plan, item.unit)
             self.paths = _sources(item.result.files)
+            asked = (knob.name for each in plan.scheduled for knob in each.result.knobs)
+            check_asked(self.graph.choices.get(EVERY_RECIPE, {}), [*asked, *named_in(self.paths)])
             if self.phase not in item.result.stages:
                 raise CommandError(
                     f"{item.unit.name} has no phase {self.phase!r}: its recipe has made it a part of another",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from swirl.errors import RecipeError, nearest
+from swirl.errors import ChoiceError, RecipeError, nearest
 
 KINDS = (bool, int, float, str)
 
@@ -53,12 +56,17 @@ def knob(name: Any, values: Any, default: Any, given: Mapping[str, Any], known: 
         raise RecipeError(f"the default of {name} is {default!r}, which is none of {', '.join(map(repr, values))}")
     value = given.get(name, default)
     if not _has(values, value):
-        raise RecipeError(
+        raise ChoiceError(
             f"{name} is set to {value!r}",
             way_out=f"it is one of {', '.join(map(repr, values))}; by default {default!r}",
         )
     found = Knob(name, value, tuple(values), default)
     if known is not None and known != found:
+        if replace(known, value=value) == found:
+            raise RecipeError(
+                f"{name} is {known.value!r} in one recipe for these layers, and {value!r} in another",
+                way_out="the same choices for both, or another name in one of them",
+            )
         raise RecipeError(f"{name} is chosen twice, from other values", way_out="another name for one of them")
     return found
 
@@ -76,17 +84,36 @@ def check_choices(choices: Any) -> dict[str, Any]:
     return dict(choices)
 
 
-def check_asked(given: Collection[str], asked: Iterable[Knob]) -> None:
+def check_asked(given: Collection[str], asked: Iterable[str], recipe: str | None = None) -> None:
     """Refuse choices that no recipe asks for.
+
+    Args:
+        given: names of the choices that are set.
+        asked: names of those that recipes ask for.
+        recipe: the one that the choices are for; None for all of a net.
 
     Raises:
         RecipeError: with the names of those that there are.
     """
-    known = list(dict.fromkeys(each.name for each in asked))
+    known = list(dict.fromkeys(asked))
     for name in given:
         if name not in known:
-            there = f"the choices are {', '.join(known)}" if known else "no recipe of this net asks for choices"
-            raise RecipeError(f"no recipe asks for the choice {name!r}", way_out=f"{nearest(name, known)}{there}")
+            none = "no recipe of this net asks for choices" if recipe is None else "it asks for none"
+            there = f"the choices are {', '.join(known)}" if known else none
+            raise RecipeError(
+                f"{recipe or 'no recipe'} {'asks for' if recipe is None else 'does not ask for'} the choice {name!r}",
+                way_out=f"{nearest(name, known)}{there}",
+            )
+
+
+def named_in(sources: Iterable[Path]) -> Iterator[str]:
+    """The names of the choices that recipes ask for by their text, also in phases that a net does not compute."""
+    for path in sources:
+        with suppress(OSError, SyntaxError, ValueError):  # who reads it as a recipe tells
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                match node:
+                    case ast.Call(ast.Attribute(attr="choose"), [ast.Constant(str(name)), *_]):
+                        yield name
 
 
 def _has(values: Sequence[Any], value: Any) -> bool:

@@ -131,4 +131,5 @@ def recorded_recipe(name: str, commands: Mapping[str, Sequence[Recorded]], other
         is_plain((command.arguments, command.options)) for recorded in commands.values() for command in recorded
     )
     identity = cache_key("commands", kept, repr(commands)) if plain and kept is not None else None
-    return Recipe(name, functions, path=otherwise.path if otherwise else None, identity=identity)
+    path, choices = (otherwise.path, otherwise.choices) if otherwise else (None, {})
+    return Recipe(name, functions, path=path, identity=identity, choices=choices)

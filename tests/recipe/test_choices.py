@@ -116,18 +116,72 @@ def test_of_a_chain_that_builds_on_a_layer(tmp_path: Path) -> None:
         ({"tile_x": 3}, "tile_x is set to 3", "it is one of 2, 4, 8; by default 4"),
         ({"tile_x": True}, "tile_x is set to True", "it is one of 2, 4, 8"),
         ({"tile_x": 4.0}, "tile_x is set to 4.0", "it is one of 2, 4, 8"),
-        ({"tile_y": 4}, "no recipe asks for the choice 'tile_y'", "did you mean 'tile_x'?"),
+        ({"tile_y": 4}, "my_silu.py does not ask for the choice 'tile_y'", "did you mean 'tile_x'?"),
     ],
 )
 def test_wrong_choices_are_refused(recipe: Path, choices: dict[str, Any], message: str, way_out: str) -> None:
     net = silu(recipe, choices)
     with pytest.raises(RecipeError) as caught:
         net.compile()
-    assert caught.value.message == message and way_out in str(caught.value.way_out)
+    assert caught.value.message.endswith(message) and way_out in str(caught.value.way_out)
     if "tile_x" in choices:
         assert str(caught.value.location).endswith("my_silu.py:3")
     net.use_recipe(net["l0"], recipe)
     net.compile()  # corrected
+
+
+def test_with_commands_of_the_layer_for_another_phase(recipe: Path) -> None:
+    net = silu(recipe, {"tile_x": 8})
+    net["l0"].parallelize("backward", "_neuron_index_0")
+    net.compile()
+    assert f"tile_loop('forward', '{LOOP}', 8)" in commands(net)
+
+
+def test_a_choice_that_only_another_recipe_asks_for_is_refused(recipe: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text('def forward(s, target):\n    s.choose("tile_y", [1, 2], default=1)\n')
+    net = silu(None, count=2)
+    net.use_recipe(net["l0"], recipe, {"tile_y": 2})
+    net.use_recipe(net["l1"], other)
+    with pytest.raises(RecipeError, match=r"my_silu\.py does not ask for the choice 'tile_y'"):
+        net.compile()
+
+
+def test_asked_in_a_phase_that_is_not_computed(tmp_path: Path) -> None:
+    path = tmp_path / "asks.py"
+    path.write_text('def backward(s, target):\n    s.choose("x", [1, 2], default=1)\n')
+    silu(path, {"x": 2}).compile()  # nothing before it trains
+    with pytest.raises(RecipeError, match="does not ask for the choice 'y'"):
+        silu(path, {"y": 2}).compile()
+
+
+CONV = 'def forward(s, target):\n    s.tile_loop("forward", "k", s.choose("size", [2, 4], default=2))\n'
+
+
+def test_a_wrong_choice_where_layers_are_frozen(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(CONV)
+    net = Net(2, seed=1)
+    ConvLayer(net, MemoryDataLayer(net, (3, 6, 6)), num_filters=8, kernel=3, name="frozen")
+    net.use_recipe("conv", path, choices={"size": 3})
+    net.freeze("frozen")
+    with pytest.raises(RecipeError, match="size is set to 3"):
+        net.compile()
+
+
+def test_two_recipes_of_the_same_layers_with_other_choices(tmp_path: Path) -> None:
+    own, chain = tmp_path / "own.py", tmp_path / "conv_relu.py"
+    own.write_text(CONV)
+    chain.write_text(
+        'chain = ("conv", "relu")\n\n\ndef forward(s, target):\n    s.choose("size", [2, 4], default=2)\n'
+        '    s.recipe("conv", "forward")\n'
+    )
+    net = Net(2, seed=1)
+    ReLULayer(net, ConvLayer(net, MemoryDataLayer(net, (3, 6, 6)), num_filters=8, kernel=3))
+    net.use_recipe("conv", own)
+    net.use_recipe("conv_relu", chain, choices={"size": 4})
+    with pytest.raises(RecipeError, match="size is 4 in one recipe for these layers, and 2 in another"):
+        net.compile()
 
 
 @pytest.mark.parametrize("choices", [3, ["tile_x"], {3: 4}, {"tile_x": [4]}, {"tile_x": None}])
@@ -195,6 +249,16 @@ def test_on_the_command_line(file: str) -> None:
     ):
         ran = CliRunner().invoke(main, ["show", file, *arguments])
         assert ran.exit_code != 0 and message in ran.output.replace("\n", " ")
+    ran = CliRunner().invoke(main, ["tune-by-hand", file, "--layer", "l0", "--once", "--set", "tile_z=2"])
+    assert ran.exit_code != 0 and "no recipe asks for the choice 'tile_z'" in ran.output
+
+
+def test_the_command_line_counts_more_than_the_file(file: str) -> None:
+    path = Path(file)
+    path.write_text(path.read_text().replace(".py')", ".py', {'tile_x': 2})"))
+    assert "{'tile_x': 2}" in path.read_text()
+    ran = CliRunner().invoke(main, ["explain", file, "l0", "--set", "tile_x=8"])
+    assert ran.exit_code == 0 and "choice tile_x = 8, of 2, 4, 8; by default 4" in ran.output
 
 
 def test_of_a_net_that_is_compiled_already(file: str) -> None:

@@ -870,7 +870,7 @@ def test_witness(name: str) -> None:
         (command("unroll", "j", [6, 0]), "a tile must be a whole number of at least 1, not 0"),
         (command("unroll", "j", "33"), "factor must be a whole number of at least 1, not '33'"),
         (command("reverse", "k"), "no loop named 'k' in program"),
-        (command("reverse", "i", occurrence=1), "there are 1 loops 'i', counted from 0: no 1"),
+        (command("reverse", "i", occurrence=1), "there is 1 loop 'i', counted from 0: no 1"),
         (command("scalar_expand", "t"), "no local named 't' in program\n  scalar_replace and hoist make locals"),
         (command("scalar_expand", []), "scalar_expand takes the names of locals, not an empty list"),
         (command("hoist", "k"), "no loop named 'k' in program"),

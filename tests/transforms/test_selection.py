@@ -129,6 +129,49 @@ def test_loops_that_follow_inside_of_a_loop() -> None:
     assert heads(assert_same(two, COMMANDS["fuse"](two, "i/j", "i/j"))) == ["i", "i/j", "k", "k/j", "k/j"]
 
 
+def test_outermost_loops_that_are_meant_follow_past_others() -> None:
+    text = "for x in range(4):\n {}[x] = {}\nfor y in range(3):\n {}[y] = 1.0\n"
+    names = "abcdef"
+    before = program(
+        "".join(text.format(names[i], float(i), names[i + 1]) for i in (0, 2, 4)),
+        **{name: (4 - number % 2,) for number, name in enumerate(names)},
+    )
+    after = assert_same(before, COMMANDS["fuse"](before, "x", "x[2]"))
+    joined = [nest.body_text for nest in after.nests if nest.body_text.startswith("for x") and "e[x]" in nest.body_text]
+    assert len(joined) == 1 and "a[x]" in joined[0] and "c[x]" not in joined[0]
+    after = assert_same(before, COMMANDS["fuse"](before, "x[1]"))
+    assert any("c[x]" in nest.body_text and "e[x]" in nest.body_text for nest in after.nests)
+
+
+@pytest.mark.parametrize("chosen", [{"loop_var": "y[1]"}, {"loop_var": "y", "occurrence": 1}, {"loop_var": "k/y"}])
+def test_some_loops_reindexed(chosen: dict[str, Any]) -> None:
+    loops_ = "for {0} in range(2):\n for y in range(4):\n  for ky in range(3):\n   {1}[{0}, y + ky] += s[y]\n"
+    two = program(loops_.format("n", "g") + loops_.format("k", "h"), g=(2, 6), h=(2, 6), s=(4,))
+    after = assert_same(two, COMMANDS["reindex"](two, iy="y + ky", **chosen))
+    assert heads(after) == ["n", "n/y", "n/y/ky", "k", "k/iy", "k/iy/ky"]
+
+
+def test_one_of_the_loops_of_one_body_reindexed() -> None:
+    inner = " for y in range(4):\n  for ky in range(3):\n   {}[n, y + ky] += s[y]\n"
+    two = program("for n in range(2):\n" + inner.format("g") + inner.format("h"), g=(2, 6), h=(2, 6), s=(4,))
+    whole = merged([two, two])
+    after = COMMANDS["reindex"](whole, "y", occurrence=-1, iy="y + ky")
+    assert [head for head in heads(after) if head.count("/") == 1] == ["n/y", "n/y", "n/y", "n/iy"]
+
+
+def test_parts_of_one_of_several_neighbours_have_other_names() -> None:
+    two = program(
+        "for n in range(2):\n for x in range(9):\n  a[n, x] = 1.0\n for x in range(9):\n  b[n, x] = 2.0",
+        a=(2, 9),
+        b=(2, 9),
+    )
+    once = COMMANDS["split"](two, "x", [4], occurrence=0)
+    both = COMMANDS["split"](once, "x[1]", [4])
+    assert heads(assert_same(two, both)) == ["n", "n/x", "n/x_1", "n/x", "n/x_1"]
+    again = COMMANDS["split"](both, "x", [2])
+    assert heads(assert_same(two, again))[1:] == ["n/x", "n/x_1_1", "n/x_1", "n/x", "n/x_1_1", "n/x_1"]
+
+
 def test_locals_of_some_loops() -> None:
     two = program(
         "for i in range(2):\n for j in range(3):\n  t: float32 = a[i, j]\n  b[i, j] = t * t\n"
@@ -137,7 +180,12 @@ def test_locals_of_some_loops() -> None:
         b=(2, 3),
         c=(2, 3),
     )
-    for options in ({"loop_var": "k/j"}, {"loop_var": "j", "occurrence": 1}):
+    for options in (
+        {"loop_var": "k/j"},
+        {"loop_var": "j", "occurrence": 1},
+        {"loop_var": "j", "occurrence": 0, "nest": 1},
+        {"loop_var": "j[-1]", "nest": 1},
+    ):
         after = assert_same(two, COMMANDS["scalar_expand"](two, "t", **options))
         assert [nest.body_text.count("t[j]") for nest in after.nests] == [0, 3]
 
@@ -176,6 +224,12 @@ def test_one_loop_of_none() -> None:
         COMMANDS["hoist"](PICTURE, occurrence=1)
     with pytest.raises(CommandError, match="the loop is given by its name alone here, not 'n/y'"):
         COMMANDS["flatten"](PICTURE, ["n/y", "x"])
+
+
+@pytest.mark.parametrize("text", ["", "x[", "x[]", "x[1", "x[a]", "y/", "/x", "x]"])
+def test_texts_that_select_nothing(text: str) -> None:
+    with pytest.raises(CommandError, match="a loop is given by its name"):
+        find_loops(PICTURE, text)
 
 
 def test_texts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from swirl.errors import Refused
 from swirl.ir.nest import Nest, Program, constant, loop_of, substitute, variable_of
@@ -16,7 +16,7 @@ from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.checks.ways_out import Trial, either, step, tried
 from swirl.transforms.rewrites.loops.fusion import NOTE, fuse_at, next_position
 from swirl.transforms.rewrites.loops.nesting import nest_each, vars_below
-from swirl.transforms.rewrites.sites import Selection, Site, find_loops, loop_at, loop_names, resolve
+from swirl.transforms.rewrites.sites import Selection, Site, find_loops, loop_at, loop_names
 
 
 @command()
@@ -56,7 +56,6 @@ def fuse(
 
     Source: Lake, section 3.2; Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fusion).
     """
-    seconds = set(resolve(program, second or first))
     following = find_loops(program, second or Selection.of(first).name)
     refused: Refused | None = None
 
@@ -72,7 +71,7 @@ def fuse(
             except Refused as refusal:
                 refused = refused or refusal
     try:
-        joined = _fuse_past_nests(program, set(resolve(program, first)), seconds, {site.nest for site in sites}, shift)
+        joined = _fuse_past_nests(program, sites, following, shift)
     except Refused as refusal:
         refused = refused or refusal
     else:
@@ -101,29 +100,26 @@ def _next_loop(program: Program, site: Site) -> ast.For | None:
     return following if isinstance(following, ast.For) else None
 
 
-def _fuse_past_nests(
-    program: Program, firsts: set[str], seconds: set[str], within: set[int], shift: int
-) -> Program | None:
-    """The program with the first two outermost loops joined that can be; None if no two have these names.
+def _fuse_past_nests(program: Program, firsts: Sequence[Site], seconds: Sequence[Site], shift: int) -> Program | None:
+    """The program with the first two outermost loops joined that can be; None if no two are meant.
 
     Args:
-        firsts, seconds: names of the loops.
-        within: the nests in which the first one may be.
+        firsts, seconds: the loops that are meant.
         shift: iterations that the second one is delayed by.
 
     Raises:
         Refused: a dependence would be violated, or the bounds differ.
     """
     outermost = [
-        (index, position, variable_of(statement))
+        (index, position)
         for index, nest in enumerate(program.nests)
         for position, statement in enumerate(nest.body)
         if isinstance(statement, ast.For)
     ]
     refused: Refused | None = None
     pairs = [(one, other) for number, one in enumerate(outermost) for other in outermost[number + 1 :]]
-    for (index, position, var), later in pairs:
-        if index not in within or var not in firsts or later[2] not in seconds:
+    for (index, position), later in pairs:
+        if _outermost(index, position) not in firsts or _outermost(*later) not in seconds:
             continue
         places = {place: program.nests[place] for place in {index, later[0]}}
         split = {place: nest_each(program, found, found.body) for place, found in places.items()}
@@ -133,12 +129,16 @@ def _fuse_past_nests(
         start = index + position
         end = later[0] + later[1] + (len(split[index]) - 1 if later[0] > index else 0)
         try:
-            return fuse_at(*_brought_together(program.with_nests(nests), Site(start, (("body", 0),)), end), shift)
+            return fuse_at(*_brought_together(program.with_nests(nests), _outermost(start, 0), end), shift)
         except Refused as refusal:
             refused = refused or refusal
     if refused is not None:
         raise refused
     return None
+
+
+def _outermost(nest: int, position: int) -> Site:
+    return Site(nest, (("body", position),))
 
 
 def _brought_together(program: Program, site: Site, partner: int) -> tuple[Program, Site]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from swirl.ir.hints import is_name
 from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, nodes
+from swirl.ir.trees import Transformer
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
@@ -25,7 +26,16 @@ from swirl.transforms.rewrites.loops.decided_guards import drop_decided_guards
 from swirl.transforms.rewrites.loops.nesting import chain_to, conditions_inside, isolate, vars_below
 from swirl.transforms.rewrites.loops.permutation import way_to_nest
 from swirl.transforms.rewrites.loops.strips import plain_loop
-from swirl.transforms.rewrites.sites import LeftAlone, Site, find_loops, loop_at, loop_names, rewrite_each, taken_names
+from swirl.transforms.rewrites.sites import (
+    LeftAlone,
+    Selection,
+    Site,
+    find_loops,
+    loop_at,
+    loop_names,
+    rewrite_each,
+    taken_names,
+)
 
 NOTE = "asked to be reindexed"
 
@@ -61,17 +71,16 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
             f"reindex takes one new loop, not {len(new)}", way_out="reindex(phase, iy='y + ky'), one command for each"
         )
     ((name, text),) = new.items()
-    form, loop_var = _parsed(program, name, text, loop_var)
-    others = _variables(form) - {loop_var}
-    found = [
-        number
-        for number, candidate in enumerate(program.nests)
-        if nest in (None, number, candidate.label)
-        and any(others <= _in_scope(candidate, site.path) for site in _sites(program, loop_var, number))
-    ]
+    form, replaced = _parsed(program, name, text, loop_var)
+    selected = loop_var or replaced
+    others = _variables(form) - {replaced}
+    found: dict[int, list[Site]] = {}
+    for site in find_loops(program, selected, nest)[::-1]:
+        if others <= _in_scope(program.nests[site.nest], site.path):
+            found.setdefault(site.nest, []).append(site)
     if not found:
         raise CommandError(
-            f"no nest of {program.name} holds the loops {', '.join(sorted(others | {loop_var}))} one inside the other"
+            f"no nest of {program.name} holds the loops {', '.join(sorted(others | {selected}))} one inside the other"
         )
 
     def rewrite(before: Program, site: Site) -> Program:
@@ -80,15 +89,16 @@ def reindex(program: Program, loop_var: LoopName | None = None, *, nest: NestNam
         return before.with_nest(site.nest, _reindexed(before, site, name, form))
 
     left = LeftAlone()
-    for number in found:
-        with left.noting(program, _sites(program, loop_var, number)[-1]):
-            program, left.changed = rewrite_each(program, loop_var, number, rewrite), True
+    for number, sites in found.items():
+        with left.noting(program, sites[0]):
+            program, left.changed = rewrite_each(program, _in_nest(program, selected, sites), number, rewrite), True
     return left.with_remarks(program)
 
 
 def _parsed(program: Program, name: str, text: str, loop_var: str | None) -> tuple[Affine, str]:
     """The new loop's expression, and the loop that it replaces."""
     form = None
+    loop_var = loop_var and Selection.of(loop_var).name
     if isinstance(text, str):
         try:
             form = affine(ast.parse(text, mode="eval").body)
@@ -116,10 +126,14 @@ def _variables(form: Affine) -> set[str]:
     return {name for key in form.terms for name in names_in(form.atoms[key])} - {"min", "max"}
 
 
-def _sites(program: Program, loop_var: str, nest: int) -> list[Site]:
-    if not any(isinstance(n, ast.For) and variable_of(n) == loop_var for n in nodes(program.nests[nest].function)):
-        return []
-    return find_loops(program, loop_var, nest)
+def _in_nest(program: Program, selected: str, sites: Sequence[Site]) -> str:
+    """What selects in one nest alone the loops that are selected in the program: one of several has its number
+    there."""
+    every, numbered, _ = selected.partition("[")
+    if not numbered:
+        return selected
+    (site,) = sites
+    return f"{every}[{find_loops(program, every, site.nest)[::-1].index(site)}]"
 
 
 def _in_scope(nest: Nest, path: Path) -> set[str]:

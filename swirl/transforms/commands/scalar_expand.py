@@ -77,7 +77,7 @@ def scalar_expand(
             if (nest is None or nest in (index, target.label)) and (meant is None or index in meant):
                 found |= next(declarations(target, name), None) is not None
                 result = result.with_nest(
-                    index, _all_expanded(result, target, name, _selected(result, index, loop_var))
+                    index, _all_expanded(result, target, name, _selected(result, index, loop_var, nest))
                 )
         if not found:
             raise no_local(program, name)
@@ -88,13 +88,14 @@ Selected = Callable[[Nest], set[Path]] | None
 """Finds the loops of a nest that are meant; None: the innermost one around each declaration."""
 
 
-def _selected(program: Program, index: int, loop_var: str | None) -> Selected:
-    """The loops of a nest that ``loop_var`` means, also after locals of it have been expanded."""
+def _selected(program: Program, index: int, loop_var: str | None, only: int | str | None) -> Selected:
+    """The loops of a nest that ``loop_var`` means in the nest ``only``, or in all, also after locals of it have been
+    expanded."""
     if loop_var is None:
         return None
 
     def paths(nest: Nest) -> set[Path]:
-        return {site.path for site in find_loops(program.with_nest(index, nest), loop_var) if site.nest == index}
+        return {site.path for site in find_loops(program.with_nest(index, nest), loop_var, only) if site.nest == index}
 
     return paths
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -28,6 +29,9 @@ def loop_names(program: Program) -> list[str]:
     return list(dict.fromkeys(variable_of(node) for nest in program.nests for _, node in loops(nest.body)))
 
 
+_SELECTION = re.compile(r"(?P<names>[^/\[\]]+(/[^/\[\]]+)*)(\[(?P<number>-?\d+)\])?")
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which loops a text selects: ``"x"`` all of that name, ``"y_1/x"`` those inside of a loop ``y_1`` at any depth,
@@ -45,10 +49,19 @@ class Selection:
 
     @classmethod
     def of(cls, text: str) -> Selection:
-        """What the text selects."""
-        names, bracket, number = text.partition("[")
-        *around, name = names.split("/")
-        return cls(name, tuple(around), int(number.removesuffix("]")) if bracket else None)
+        """What the text selects.
+
+        Raises:
+            CommandError: nothing.
+        """
+        found = _SELECTION.fullmatch(text)
+        if found is None:
+            raise CommandError(
+                f"a loop is given by its name, not {text!r}",
+                way_out="'x'; 'y/x' for x inside of y; 'x[1]' for the second of several",
+            )
+        *around, name = found["names"].split("/")
+        return cls(name, tuple(around), None if found["number"] is None else int(found["number"]))
 
 
 def resolve(program: Program, selected: str) -> tuple[str, ...]:
@@ -134,8 +147,9 @@ def find_loops(program: Program, selected: str, nest: int | str | None = None) -
     if occurrence is not None:
         if not -len(sites) <= occurrence < len(sites):
             name = selected.partition("[")[0]
+            there = "is 1 loop" if len(sites) == 1 else f"are {len(sites)} loops"
             raise CommandError(
-                f"there are {len(sites)} loops {name!r}, counted from 0: no {occurrence!r}",
+                f"there {there} {name!r}, counted from 0: no {occurrence!r}",
                 way_out=f"loops of that name: {', '.join(dict.fromkeys(named))}",
             )
         sites = [sites[occurrence]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 
 from swirl.errors import CommandError
 from swirl.ir.affine import ranges_at, simplify_body
@@ -161,8 +161,10 @@ def cut(program: Program, site: Site, after: Sequence[int], marks: Sequence[str 
 
 
 def _names_near(nest: Nest, site: Site, var: str) -> set[str]:
-    """The names of loops beside the one at ``site``: its parts are others. Those beside a loop of the same name are
-    such parts already, where a command cuts both."""
-    block = block_at(nest, site.path)
-    beside = [variable_of(node) for node in block if isinstance(node, ast.For)]
-    return set(beside) if beside.count(var) == 1 else {var}
+    """The names of loops beside the one at ``site``: its parts are others. Those that belong to another loop of the
+    same name, the one before them, may be parts of it: they have the same names."""
+    block, place = block_at(nest, site.path), site.path[-1][1]
+    beside = block[:place], block[place + 1 :]
+    before, after = ([variable_of(node) for node in part if isinstance(node, ast.For)] for part in beside)
+    own = takewhile(lambda name: name != var, after)
+    return {var, *own} if var in before else {var, *before, *own}
