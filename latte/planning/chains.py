@@ -254,14 +254,14 @@ def use_recipe(
             location=user_location(),
             way_out="None is the default schedule",
         )
-    if choices and path is None:
-        raise CommandError("choices are a recipe's, and there is none", location=user_location(), way_out="its path")
     name = recipe_name(graph, layers)
     try:
-        chosen = check_choices(choices or {})
+        chosen = {} if choices is None else check_choices(choices)
     except RecipeError as error:
         error.location = user_location()
         raise
+    if chosen and path is None:
+        raise CommandError("choices are a recipe's, and there is none", location=user_location(), way_out="its path")
     graph.recipes[name], graph.choices[name] = None if path is None else Path(path), chosen
 
 
