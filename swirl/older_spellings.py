@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -119,6 +119,18 @@ class _Renamed(MetaPathFinder, Loader):
             return getattr(now, wanted)
 
         module.__dict__.update(__doc__=now.__doc__, __getattr__=attribute, __dir__=lambda: dir(now))
+
+
+def older_place(package: str, module: str, names: Collection[str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that was a module: finds its names in one of its modules, with a warning."""
+
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        warnings.warn(f"{package}.{name} is in {package}.{module}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(f"{package}.{module}"), name)
+
+    return attribute
 
 
 def find_renamed() -> None:

@@ -31,6 +31,41 @@ class Argument:
     simple: bool = False
 
 
+_SELECTION = re.compile(r"(?P<names>[^/\[\]]+(/[^/\[\]]+)*)(\[(?P<number>-?\d+)\])?")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which loops a text selects: ``"x"`` all of that name, ``"y_1/x"`` those inside of a loop ``y_1`` at any depth,
+    ``"x[2]"`` the third of them in order of appearance, ``"x[-1]"`` the last one.
+
+    Args:
+        name: of the loops.
+        around: names of loops around them, outermost first.
+        occurrence: which one; None is all.
+    """
+
+    name: str
+    around: tuple[str, ...] = ()
+    occurrence: int | None = None
+
+    @classmethod
+    def of(cls, text: Any) -> Selection:
+        """What the text selects.
+
+        Raises:
+            CommandError: nothing.
+        """
+        found = _SELECTION.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise CommandError(
+                f"a loop is given by its name, not {text!r}",
+                way_out="'x'; 'y/x' for x inside of y; 'x[1]' for the second of several",
+            )
+        *around, name = found["names"].split("/")
+        return cls(name, tuple(around), None if found["number"] is None else int(found["number"]))
+
+
 # --- checks ---------------------------------------------------------------------------------------------
 def check_positive(value: object, what: str) -> int:
     """A whole number of at least 1, or a CommandError."""
@@ -73,15 +108,8 @@ def _names(what: str, *, or_one: bool = False) -> Callable[[Any, str], Any]:
     return check
 
 
-_PATH = re.compile(r"([^/\[\]]+/)*[^/\[\]]+(\[-?\d+\])?")
-
-
 def _loop(name: Any, _: str) -> Any:
-    if not isinstance(name, str) or not _PATH.fullmatch(name):
-        raise CommandError(
-            f"a loop is given by its name, not {name!r}",
-            way_out="'x'; 'y/x' for x inside of y; 'x[1]' for the second of several",
-        )
+    Selection.of(name)
     return name
 
 
@@ -192,7 +220,7 @@ def _buffers(program: Program, names: Any, _: Mapping[str, Any]) -> None:
 
 # --- types ----------------------------------------------------------------------------------------------
 LoopName = Annotated[str, Argument(_loop, simple=True)]
-"""The name of loops, or a path; :class:`swirl.transforms.rewrites.sites.Selection` says which loops it means."""
+"""The name of loops, or a path; :class:`Selection` says which loops it means."""
 LoopOccurrence = Annotated[int, Argument(_whole)]
 LoopNames = Annotated[Sequence[str], Argument(_loop_names)]
 LoopNameOrNames = Annotated[str | list[str] | tuple[str, ...], Argument(_one_or_several_loops)]

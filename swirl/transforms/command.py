@@ -13,7 +13,7 @@ from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, Uni
 from swirl.errors import CommandError, nearest
 from swirl.ir.nest import Program
 from swirl.ir.types import explicit
-from swirl.transforms.arguments import Argument, LoopOccurrence
+from swirl.transforms.arguments import Argument, LoopOccurrence, Selection
 
 P = ParamSpec("P")
 
@@ -169,12 +169,13 @@ class Command(Generic[P]):
         given = dict(bound.arguments)
         occurrence, names = given.pop(OCCURRENCE.name, None), given.get(SELECTED)
         if occurrence is not None:
-            if names is None or any("[" in name for name in ([names] if isinstance(names, str) else names)):
+            several = [names] if isinstance(names, str) else names
+            if several is None or any(Selection.of(name).occurrence is not None for name in several):
                 raise CommandError(
                     f"occurrence={occurrence} is one of the loops of a name", way_out=f"{SELECTED}=… names them"
                 )
-            several = [f"{name}[{occurrence}]" for name in ([names] if isinstance(names, str) else names)]
-            given[SELECTED] = several[0] if isinstance(names, str) else several
+            numbered = [f"{name}[{occurrence}]" for name in several]
+            given[SELECTED] = numbered[0] if isinstance(names, str) else numbered
         return inspect.BoundArguments(self._own_signature, given)
 
     @cached_property

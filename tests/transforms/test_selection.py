@@ -13,7 +13,8 @@ from swirl.errors import CommandError
 from swirl.ir.nest import Program, variable_of
 from swirl.ir.paths import loops
 from swirl.transforms import COMMANDS
-from swirl.transforms.rewrites.sites import Selection, find_loops
+from swirl.transforms.arguments import Selection
+from swirl.transforms.rewrites.sites import find_loops
 from tests.support import assert_same, merged, program
 
 PICTURE = program(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from swirl.errors import Refused
 from swirl.ir.nest import Nest, Program, constant, loop_of, substitute, variable_of
 from swirl.ir.trees import declared_in
-from swirl.transforms.arguments import Iterations, LoopName, NestName
+from swirl.transforms.arguments import Iterations, LoopName, NestName, Selection
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
@@ -16,7 +16,7 @@ from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.checks.ways_out import Trial, either, step, tried
 from swirl.transforms.rewrites.loops.fusion import NOTE, fuse_at, next_position
 from swirl.transforms.rewrites.loops.nesting import nest_each, vars_below
-from swirl.transforms.rewrites.sites import Selection, Site, find_loops, loop_at, loop_names
+from swirl.transforms.rewrites.sites import Site, find_loops, loop_at, loop_names
 
 
 @command()

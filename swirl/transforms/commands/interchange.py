@@ -35,13 +35,13 @@ def interchange(program: Program, loop_vars: LoopNames, *, nest: NestName | None
     """
     if len(loop_vars) != 2 or loop_vars[0] == loop_vars[1]:
         raise CommandError(f"interchange takes two loops, not {loop_vars}")
-    done, left, again = False, LeftAlone(), step("interchange", loop_vars, nest=nest)
+    left, again = LeftAlone(), step("interchange", loop_vars, nest=nest)
     around = loops_around(program, loop_vars)
     for first in resolve(program, loop_vars[0]):
         for second in resolve(program, loop_vars[1]):
             for index in nests_with(program, (first, second), nest):
-                program, done = permuted(program, index, [first, second], left, again, around, swap=True), True
-    result = left.with_remarks(program) if done else program
+                program = permuted(program, index, [first, second], left, again, around, swap=True)
+    result = left.with_remarks(program)
     if not left.changed:
         raise CommandError(
             f"no nest of {program.name} holds {loop_vars[0]!r} and {loop_vars[1]!r} one inside the other",

@@ -16,7 +16,7 @@ from swirl.ir.nest import Loop, Nest, Program, clone, expr, for_loop, loop_of, n
 from swirl.ir.paths import Path, at, enclosing, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer
-from swirl.transforms.arguments import LoopName, NestName
+from swirl.transforms.arguments import LoopName, NestName, Selection
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
@@ -28,7 +28,6 @@ from swirl.transforms.rewrites.loops.permutation import way_to_nest
 from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.sites import (
     LeftAlone,
-    Selection,
     Site,
     find_loops,
     loop_at,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from swirl.errors import CommandError, ValidationError, nearest
 from swirl.ir.nest import Nest, Program, fresh, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.trees import changed, declared_in
+from swirl.transforms.arguments import Selection
 from swirl.transforms.rewrites.checks.checked import checked
 
 
@@ -27,41 +27,6 @@ class Site:
 def loop_names(program: Program) -> list[str]:
     """Every loop variable of the program, in order of first appearance."""
     return list(dict.fromkeys(variable_of(node) for nest in program.nests for _, node in loops(nest.body)))
-
-
-_SELECTION = re.compile(r"(?P<names>[^/\[\]]+(/[^/\[\]]+)*)(\[(?P<number>-?\d+)\])?")
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which loops a text selects: ``"x"`` all of that name, ``"y_1/x"`` those inside of a loop ``y_1`` at any depth,
-    ``"x[2]"`` the third of them in order of appearance, ``"x[-1]"`` the last one.
-
-    Args:
-        name: of the loops.
-        around: names of loops around them, outermost first.
-        occurrence: which one; None is all.
-    """
-
-    name: str
-    around: tuple[str, ...] = ()
-    occurrence: int | None = None
-
-    @classmethod
-    def of(cls, text: str) -> Selection:
-        """What the text selects.
-
-        Raises:
-            CommandError: nothing.
-        """
-        found = _SELECTION.fullmatch(text)
-        if found is None:
-            raise CommandError(
-                f"a loop is given by its name, not {text!r}",
-                way_out="'x'; 'y/x' for x inside of y; 'x[1]' for the second of several",
-            )
-        *around, name = found["names"].split("/")
-        return cls(name, tuple(around), None if found["number"] is None else int(found["number"]))
 
 
 def resolve(program: Program, selected: str) -> tuple[str, ...]:
@@ -123,37 +88,43 @@ def find_loops(program: Program, selected: str, nest: int | str | None = None) -
     Raises:
         CommandError: there is no such loop.
     """
+    selection = Selection.of(selected)
     wanted, around = set(resolve(program, selected)), resolve_around(program, selected)
-    named, sites = [], []
-    for index, candidate in enumerate(program.nests):
-        if nest is not None and nest not in (index, candidate.label):
-            continue
-        for path, node in loops(candidate.body):
-            if variable_of(node) in wanted:
-                outer = variables_around(candidate, path)
-                named.append("/".join((*outer, variable_of(node))))
-                if is_within(outer, around):
-                    sites.append(Site(index, path))
+    named = [
+        Site(index, path)
+        for index, candidate in enumerate(program.nests)
+        if nest is None or nest in (index, candidate.label)
+        for path, node in loops(candidate.body)
+        if variable_of(node) in wanted
+    ]
     if not named:
         labels = ", ".join(candidate.label for candidate in program.nests)
         raise CommandError(
             f"no loop {selected!r} in nest {nest!r} of {program.name}", way_out=f"the nests are {labels}"
         )
+    sites = named
+    if around:
+        sites = [s for s in named if is_within(variables_around(program.nests[s.nest], s.path), around)]
     if not sites:
-        raise CommandError(
-            f"no loop {selected!r} in {program.name}", way_out=f"loops of that name: {', '.join(dict.fromkeys(named))}"
-        )
-    occurrence = Selection.of(selected).occurrence
-    if occurrence is not None:
-        if not -len(sites) <= occurrence < len(sites):
+        raise CommandError(f"no loop {selected!r} in {program.name}", way_out=_those_named(program, named))
+    if selection.occurrence is not None:
+        if not -len(sites) <= selection.occurrence < len(sites):
             name = selected.partition("[")[0]
             there = "is 1 loop" if len(sites) == 1 else f"are {len(sites)} loops"
             raise CommandError(
-                f"there {there} {name!r}, counted from 0: no {occurrence!r}",
-                way_out=f"loops of that name: {', '.join(dict.fromkeys(named))}",
+                f"there {there} {name!r}, counted from 0: no {selection.occurrence!r}",
+                way_out=_those_named(program, named),
             )
-        sites = [sites[occurrence]]
+        sites = [sites[selection.occurrence]]
     return sites[::-1]
+
+
+def _those_named(program: Program, sites: Iterable[Site]) -> str:
+    """The loops of a name, as paths, for a message."""
+    paths = (
+        (*variables_around(program.nests[site.nest], site.path), variable_of(loop_at(program, site))) for site in sites
+    )
+    return f"loops of that name: {', '.join(dict.fromkeys(map('/'.join, paths)))}"
 
 
 def variables_around(nest: Nest, path: Path) -> list[str]:

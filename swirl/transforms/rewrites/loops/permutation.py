@@ -12,6 +12,7 @@ from swirl.ir.affine import ranges_at
 from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, variable_of
 from swirl.ir.paths import Path, at, enclosing, loops, replace_at
 from swirl.ir.printing import unparse
+from swirl.transforms.arguments import Selection
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.checks.refusals import WayOut, refuse
@@ -20,7 +21,6 @@ from swirl.transforms.rewrites.loops.nesting import chain_to, conditions_inside,
 from swirl.transforms.rewrites.loops.projection import projected
 from swirl.transforms.rewrites.sites import (
     LeftAlone,
-    Selection,
     Site,
     is_within,
     loop_at,
