@@ -73,28 +73,85 @@ def test_a_loop_ends_with_the_last_item() -> None:
     assert np.array_equal(results(made, 3, x=X)["y"], np.concatenate([2 * X[:3], np.zeros((5, 6))]))
 
 
-def test_a_tile_is_whole_and_its_copies_are_independent() -> None:
+TILE = """
+    for b in range(2):
+        t_acc: float32[4] = empty(4)
+        for u in unrolled(4):
+            t_acc[u] = 0.0
+        for c in range(6):
+            for u in unrolled(4):
+                t_acc[u] += x[b * 4 + u, c]
+        for u in unrolled(4):
+            z[b * 4 + u] = t_acc[u]
+"""
+
+
+def test_a_tile_with_an_item_in_each_part_is_whole_another_one_goes_part_by_part() -> None:
+    made = bound_items(program(TILE, x=(8, 6), z=(8,)))
+    lines = [line.strip() for line in body(made).splitlines()]
+    assert lines[0] == "for b in range(min(2, (items[0] + 3) // 4)):"
+    assert lines[1] == "if b * 4 + 3 < items[0]:" and lines.count("for u in unrolled(4):") == 3
+    rest = lines[lines.index("else:") + 1 :]
+    assert rest[:2] == ["for u in range(min(4, items[0] - b * 4)):", "t_acc: float32[1] = empty(1)"]
+    assert rest[-1] == "z[b * 4 + u] = t_acc[0]"
+    for items in range(1, 9):
+        assert np.array_equal(results(made, items, x=X)["z"][:items], X.sum(1)[:items])
+
+
+def test_vectors_of_a_block_that_have_an_item_go_one_by_one() -> None:
     made = bound_items(
         program(
             """
-            for b in range(2):
-                t_acc: float32[4] = empty(4)
-                for u in unrolled(4):
-                    t_acc[u] = 0.0
+            for k in parallel(3):
+                t_acc: float32[2, 4] = empty(2, 4)
+                for u in unrolled(2):
+                    for l in vector(4):
+                        t_acc[u, l] = 0.0
                 for c in range(6):
-                    for u in unrolled(4):
-                        t_acc[u] += x[b * 4 + u, c]
-                for u in unrolled(4):
-                    z[b * 4 + u] = t_acc[u]
+                    for u in unrolled(2):
+                        for l in vector(4):
+                            t_acc[u, l] += x[u * 4 + l, c]
+                for u in unrolled(2):
+                    for l in vector(4):
+                        y[u * 4 + l, k] = t_acc[u, l]
             """,
             x=(8, 6),
-            z=(8,),
+            y=(8, 3),
         )
     )
-    assert "for b in range(min(2, (items[0] + 3) // 4)):" in body(made)
-    assert "if" not in body(made)
+    assert "if 4 < items[0]:" in body(made) and "for u in range(min(2, (items[0] + 3) // 4)):" in body(made)
+    for items in range(1, 9):
+        assert np.array_equal(results(made, items, x=X)["y"][:items], np.repeat(X.sum(1)[:items, None], 3, axis=1))
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        # locals of the block: an element of another copy, and a number that a copy changes for the next one
+        ("t_acc[u] = 0.0", "t_acc[3 - u] = 0.0"),
+        # what outlives the block is set once for all copies
+        ("    for c in range(6):", "    g[b] = 1.0\n        for c in range(6):"),
+    ],
+)
+def test_a_tile_whose_copies_have_more_in_common_stays_whole(replaced: tuple[str, str]) -> None:
+    made = bound_items(program(TILE.replace(*replaced), x=(8, 6), z=(8,), g=(2,)))
+    if made.fixed:
+        return  # nor is it for fewer items
+    assert "else:" not in body(made)
     for items in range(1, 9):
         assert np.array_equal(results(made, items, x=X)["z"][:items], X.sum(1)[:items])
+
+
+def test_copies_of_several_widths_stay_whole() -> None:
+    stored = "for u in unrolled(4):\n            z[b * 4 + u] = t_acc[u]"
+    apart = """
+        for w in unrolled(2):
+            for v in unrolled(2):
+                z[b * 4 + w * 2 + v] = t_acc[w * 2 + v]
+    """
+    text = TILE.replace(stored, apart.strip())
+    made = bound_items(program(text, x=(8, 6), z=(8,)))
+    assert made.fixed or "else:" not in body(made)
 
 
 def test_copies_that_add_to_a_sum_over_the_batch_have_a_condition() -> None:

@@ -13,14 +13,17 @@ from swirl.analysis.trips import trips
 from swirl.ir.nest import names_in
 from swirl.schedule.rules.blocking import COPIED, LONG_SUM, chain_of
 from swirl.schedule.rules.panels import READ_MANY_TIMES, Panels, in_panels
-from swirl.schedule.rules.prefetch_and_stream import PAGE
+from swirl.schedule.rules.prefetch_and_stream import FAR, PAGE
 from swirl.schedule.rules.product import Product, collide, innermost, trips_of
+from swirl.schedule.rules.register_tiles import products_a_load
 from swirl.schedule.rules.trials import Step, Trials, one_by_one, step
 
 READ_OFTEN = 32
 """Reads of each element that make up for copying it."""
 PAGES = 64
 """Pages whose addresses a processor has at hand, at the least."""
+PRODUCTS_A_LOAD = 2
+"""Of a register tile with lanes along the terms, with which the outer caches give as much as is multiplied."""
 FULL = 0.85
 """Share of the lanes that have elements, from which on a copy for them pays."""
 
@@ -153,8 +156,8 @@ def _rows(trials: Trials) -> Iterator[tuple[str, str]]:
 
 def transpose_operands(trials: Trials) -> bool:
     """Of a sum of products, along whose terms both operands are contiguous, one is copied with its results innermost:
-    the smaller one of a long sum, where the other one does not stay in the level-2 cache; of a short sum the one that
-    moves along the rows of the results.
+    the smaller one of a long sum, where the other one comes from memory, or from outside of the level-2 cache for small
+    register tiles; of a short sum the one that moves along the rows of the results.
 
     Lanes along the terms load a vector for each row of a register tile, and are added up in the end; lanes along
     results load one element for each row of the other operand.
@@ -198,7 +201,9 @@ def _lanes_pay(product: Product, var: str) -> bool:
         pays = product.stride(found.target, var) == 1 and product.trips[other] >= READ_MANY_TIMES
     else:
         own, others = product.moving(var), product.moving(other)
-        pays = product.bytes_of(*others) > max(target.l2_bytes, product.bytes_of(*own))
+        reuse = products_a_load(product.trips[var], product.trips[other], target.registers)
+        near = FAR if reuse >= PRODUCTS_A_LOAD else target.l2_bytes
+        pays = product.bytes_of(*others) > max(near, product.bytes_of(*own))
     lanes = -(-product.trips[var] // target.simd_width) * target.simd_width
     return pays and lanes > target.simd_width and product.trips[var] >= FULL * lanes
 

@@ -12,7 +12,9 @@ from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import FORMULA, ITEMS, NotUniform, capacity
 from swirl.ir.nest import Loop, Program, clones, constant, fresh, loop_of, make_nest
+from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
+from swirl.transforms.rewrites.loops.one_copy import one_copy
 from swirl.transforms.rewrites.sites import taken_names
 
 
@@ -34,6 +36,9 @@ def bound_items(program: Program) -> Program:
     of items stay those of a whole batch, so what is computed of an item does not depend on how many there are. Where
     that cannot be shown the program stays as it is, and says why (``Program.fixed``): it is right for whole batches
     alone.
+
+    A block of several items, or vectors of items, that are computed side by side is computed whole where its last part
+    has an item, and part by part where it does not: a few items do not pay for those of a whole block.
     """
     if program.fixed:
         return program
@@ -78,7 +83,7 @@ class _Bounded:
     """
 
     def __init__(self, nest: NestItems, name: str, items: int):
-        self.loops, self.items = nest.loops, items
+        self.loops, self.items, self.buffers = nest.loops, items, nest.buffers
         self.number: ast.expr = ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
 
     def block(self, body: Sequence[ast.stmt], outer: tuple[Loop, ...], sure: bool = False) -> list[ast.stmt]:
@@ -90,6 +95,9 @@ class _Bounded:
             sure: whether each loop over items among them has an item that exists, if it has one place for them.
         """
         result: list[ast.stmt] = []
+        parts = self._parts(body, outer)
+        if parts is not None:
+            return [ast.If(parts.whole, clones(list(body)), parts.one_by_one)]
         for node in body:
             if isinstance(node, ast.If):
                 branches = (self.block(branch, outer, sure) for branch in (node.body, node.orelse))
@@ -122,6 +130,31 @@ class _Bounded:
             sure = sure or (not first.terms and 0 <= first.constant < limit.parts)
             return bounded if sure else ast.If(self._exists(first, limit.parts), [bounded], [])
         return self._bounded(head, limit).node(body)
+
+    def _parts(self, body: Sequence[ast.stmt], outer: tuple[Loop, ...]) -> _Parts | None:
+        """A block of items that exists in part, part by part; None where the statements are not one block: they are
+        loops alone, which are looked into, or not all of their loops over items are copies of the same part."""
+        if all(isinstance(node, ast.For) and loop_of(node).kind in ("range", "parallel") for node in body):
+            return None
+        inside = [self.loops[id(node)] for statement in body for node in nodes(statement) if id(node) in self.loops]
+        if any(known.mixing or known.looks_up or known.outside for known in inside):
+            return None
+        copies = [known for known in inside if loop_of(known.node).kind == "unrolled"]
+        if not copies or any(loop_of(known.node).kind not in ("unrolled", "vector") for known in inside):
+            return None
+        heads = [replace(loop_of(known.node), kind="range") for known in copies]
+        limits = [self._limit(head, known, outer) for head, known in zip(heads, copies, strict=True)]
+        head, limit, count = heads[0], limits[0], heads[0].extent
+        if limit is None or count is None or count < 2 or constant(head.start) != 0:
+            return None
+        counts = [other.extent for other in heads]
+        if any(own is None or own.key != limit.key for own in limits) or set(counts) != {count}:
+            return None
+        one = one_copy(body, {head.var for head in heads}, head.var, self.buffers)
+        if one is None:
+            return None
+        last = limit.around.add(Affine(constant=limit.low + limit.factor * (count - 1)))
+        return _Parts(self._exists(last, limit.parts), [self._bounded(head, limit).node(one)])
 
     def _exists(self, place: Affine, parts: int) -> ast.expr:
         """Whether the item of a place is one of the batch."""
@@ -160,9 +193,9 @@ class _Bounded:
             if factor <= 0 or parts is None:
                 return None
             low, around = parts[0] + parts[1].constant, Affine(parts[1].terms, 0, parts[1].atoms)
-            key = repr((sorted(around.terms.items()), item.parts))
-            before = found.get(key)
-            found[key] = _Limit(factor, low if before is None else min(low, before.low), around, item.parts)
+            limit = _Limit(factor, low, around, item.parts)
+            before = found.get(limit.place)
+            found[limit.place] = replace(limit, low=low if before is None else min(low, before.low))
         return next(iter(found.values())) if len(found) == 1 else None
 
     def _bounded(self, head: Loop, limit: _Limit) -> Loop:
@@ -179,6 +212,19 @@ class _Bounded:
 
 
 @dataclass(frozen=True)
+class _Parts:
+    """A block of items that are computed side by side.
+
+    Args:
+        whole: whether its last part has an item.
+        one_by_one: the parts that have an item, one after the other.
+    """
+
+    whole: ast.expr
+    one_by_one: list[ast.stmt]
+
+
+@dataclass(frozen=True)
 class _Limit:
     """Iteration ``v`` of a loop has an item that exists if ``factor * v + low + around < items * parts``."""
 
@@ -186,6 +232,16 @@ class _Limit:
     low: int
     around: Affine
     parts: int
+
+    @property
+    def place(self) -> str:
+        """The loops around, told apart."""
+        return repr((sorted(self.around.terms.items()), self.parts))
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Equal for equal ones."""
+        return self.factor, self.low, self.place
 
     def divides(self, head: Loop, outer: Sequence[Loop]) -> bool:
         """Whether the loop is all of it inside of one item, as no other item begins in it."""
