@@ -92,7 +92,7 @@ def compile_graph(
     built, units = (kernel.built for kernel in kernels), len(plan.units)
     seconds, known = perf_counter() - start, units - min(units, kept.computed)
     fixed = [FixedSize(k.unit.name, k.phase, k.fixed) for k in kernels if k.fixed and batch_size > 1]
-    return executable, make_report(built, seconds, times.seconds, units, known, plan.untuned, fixed)
+    return executable, make_report(built, seconds, times.seconds, units, known, plan.untuned, fixed, plan.cautions())
 
 
 def planned_memory(graph: Graph, target: str | None = None) -> MemoryReport:

@@ -306,7 +306,7 @@ def _command(outcome: Outcome, unit: str) -> CommandFact:
     options = dict(command.options)
     named = options.get("phase", command.arguments[0] if command.arguments else "")
     phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
-    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.location, unit)
+    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.location, unit, outcome.cautions)
 
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:
@@ -368,6 +368,7 @@ def _shown_commands(commands: Sequence[CommandFact]) -> list[str]:
     for command in commands:
         lines.append(f"{command.status}  {command.text.ljust(width)}  {command.location or ''}".rstrip())
         lines += [f"         {line}" for line in command.reason.splitlines()]
+        lines += [f"         caution: {text}" for text in command.cautions]
     return lines
 
 

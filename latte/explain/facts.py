@@ -18,6 +18,7 @@ class CommandFact:
         status: ``applied`` or ``skipped``, with the ``reason``.
         location: ``file:line`` that asked for it; or ``default schedule``.
         unit: what was scheduled: the layer, or a chain that it is in.
+        cautions: what it does that will hardly have been meant.
     """
 
     text: str
@@ -26,6 +27,7 @@ class CommandFact:
     reason: str
     location: str | None
     unit: str
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

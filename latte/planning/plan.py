@@ -138,6 +138,15 @@ class Plan:
         """Unit → the outcomes of the commands of its recipe."""
         return {item.unit.name: item.result.outcomes for item in self.scheduled}
 
+    def cautions(self) -> Iterator[str]:
+        """What commands of recipes of one's own do that will hardly have been meant, with their places."""
+        for item in self.scheduled:
+            recorded = any(member.commands for member in item.unit.members)
+            if recorded or (item.unit.recipe is not None and item.unit.recipe.is_ones_own):
+                for outcome in item.result.outcomes:
+                    command = outcome.command
+                    yield from (f"{command.location}: {command.text}: {text}" for text in outcome.cautions)
+
     @property
     def notes(self) -> dict[str, tuple[str, ...]]:
         """Layer → what autodiff keeps or computes again, why it is in no chain, and what its recipe has left."""

@@ -78,7 +78,8 @@ class Recipes:
             path = self.path(ensemble)
             recipe = self._for_one(path, self._choices(ensemble.name, ensemble.kind)) if path is not None else None
             if ensemble.commands:
-                recipe = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
+                recorded = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
+                recipe = replace(recorded, unquestioned=_shipped())
             known = None if recipe is None else as_frozen(recipe, [ensemble], self._frozen)
             self._of[key] = with_defaults(known, left)
         return self._of[key]
@@ -153,14 +154,18 @@ class Recipes:
             if name in files:
                 yield files[name], choice
 
+    def ships(self, path: Path) -> bool:
+        """Whether a recipe comes with Latte."""
+        return path.parent == _shipped()
+
     def _own_or_shipped(self, kind: str) -> Path | None:
         return next((files[kind] for files, _ in self._folders if kind in files), None)
 
     def _file(self, path: Path) -> Recipe:
         if path not in self._read:
             found = read_recipe(path)
-            own = path.parent == _shipped()  # those look at no names
-            self._read[path] = replace(found, shares=True) if own else found
+            own = self.ships(path)  # those look at no names
+            self._read[path] = replace(found, shares=found.shares or own, unquestioned=_shipped())
         return self._read[path]
 
     def _choices(self, *keys: str) -> dict[str, Any]:

@@ -22,6 +22,10 @@ class NotTuned(UserWarning):
     """A layer's recipe has left a phase to the default schedule: given once, for the first."""
 
 
+class DoubtfulCommand(UserWarning):
+    """A command of a recipe of one's own does nothing, little, or harm: given once, for the first."""
+
+
 @dataclass(frozen=True)
 class FixedSize:
     """A phase of a layer, or of layers that are compiled together, that is right for whole batches alone.
@@ -56,6 +60,7 @@ class CompileReport:
         untuned: phases that a layer's recipe has left to the default schedule, with the reasons.
         fixed: phases that are right for whole batches alone, with the reasons: for each other number of items, the net
             is compiled again when it first has so many (for inference, if one of them is of inference).
+        cautions: commands of recipes of one's own that do nothing, little, or harm, with their places.
     """
 
     kernels: int
@@ -69,6 +74,7 @@ class CompileReport:
     built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
     untuned: Sequence[Untuned] = ()
     fixed: Sequence[FixedSize] = ()
+    cautions: Sequence[str] = ()
 
     @property
     def generating(self) -> float:
@@ -114,6 +120,7 @@ def make_report(
     known: int = 0,
     untuned: Iterable[Untuned] = (),
     fixed: Iterable[FixedSize] = (),
+    cautions: Iterable[str] = (),
 ) -> CompileReport:
     """What compiling ``built`` took; a kernel that occurs twice counts once."""
     unique: dict[Path, Built] = {}
@@ -122,9 +129,9 @@ def make_report(
     folder = next(iter(unique)).parent.parent if unique else Path()
     cached = sum(item.cached for item in unique.values())
     compiler_seconds = sum(item.seconds for item in unique.values())
-    left, sized = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed))
+    left, sized, doubts = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed)), tuple(dict.fromkeys(cautions))
     numbers = len(unique), cached, seconds, times, units, known, compiler_seconds
-    return CompileReport(*numbers, folder, unique, left, sized)
+    return CompileReport(*numbers, folder, unique, left, sized, doubts)
 
 
 def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
@@ -132,11 +139,12 @@ def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     built = (item for report in reports for item in report.built.values())
     untuned = (each for report in reports for each in report.untuned)
     fixed = (each for report in reports for each in report.fixed)
+    cautions = (each for report in reports for each in report.cautions)
     times: Counter[str] = Counter()
     for report in reports:
         times.update(report.times)
     seconds, units, known = (sum(getattr(r, name) for r in reports) for name in ("seconds", "units", "known"))
-    return make_report(built, seconds, dict(times), units, known, untuned, fixed)
+    return make_report(built, seconds, dict(times), units, known, untuned, fixed, cautions)
 
 
 def warn_not_tuned(report: CompileReport) -> None:
@@ -145,3 +153,10 @@ def warn_not_tuned(report: CompileReport) -> None:
     more = f" (and {len(others)} more, in net.report.untuned)" if others else ""
     message = f"not tuned: {first}{more}; the default schedule takes its place"
     warnings.warn(message, NotTuned, stacklevel=user_stacklevel())
+
+
+def warn_doubtful(report: CompileReport) -> None:
+    """Warn of commands that will hardly do what was meant."""
+    first, *others = report.cautions
+    more = f" (and {len(others)} more, in net.report.cautions)" if others else ""
+    warnings.warn(f"{first}{more}", DoubtfulCommand, stacklevel=user_stacklevel())

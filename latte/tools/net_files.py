@@ -18,7 +18,7 @@ from latte.explain.explanation import phases_of
 from latte.model.graph import EVERY_RECIPE
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
-from latte.runtime.report import NotTuned
+from latte.runtime.report import DoubtfulCommand, NotTuned
 from swirl.errors import CommandError, LatteError
 from swirl.schedule.choices import check_choices
 
@@ -209,7 +209,8 @@ def compiled_net(path: Path, target: str | None, choices: Mapping[str, Any] = Ma
     net = load_net(path, choices)
     if not net.compiled:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotTuned)  # an explanation's notes say it, of each phase
+            for said in (NotTuned, DoubtfulCommand):  # an explanation says it, of each phase and command
+                warnings.simplefilter("ignore", said)
             net.compile(target=target)
     elif target not in (None, net.executable.plan.target.name):
         raise CommandError(

@@ -287,6 +287,8 @@ def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None)
         f"{'':11}   {applied} commands applied, {len(skipped)} skipped; "
         f"scheduled in {trial.scheduling:.1f} s, {compiler}"
     )
+    for outcome in own:
+        lines += [f"  caution  {outcome.command.location}: {outcome.command.text}: {text}" for text in outcome.cautions]
     for outcome in skipped:
         location = f"{outcome.command.location}: " if outcome.command.location else ""
         lines += [

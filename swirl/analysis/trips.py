@@ -106,7 +106,7 @@ def _shared(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None:
             found.append(max((branch for branch in branches if branch is not None), default=0))
             found += [None] * (None in branches)
         elif isinstance(statement, ast.For) and kind_of(statement) == "parallel":
-            whole = _of_statement(statement, ranges, lanes)
+            whole = instructions(statement, ranges, lanes)
             found.append(None if whole is None else max(0, whole - BARRIER))
         elif isinstance(statement, ast.For):
             loop = loop_of(statement)
@@ -123,10 +123,16 @@ def _total(found: Sequence[int | None]) -> int | None:
 
 
 def _of_body(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None:
-    return _total([_of_statement(statement, ranges, lanes) for statement in body])
+    return _total([instructions(statement, ranges, lanes) for statement in body])
 
 
-def _of_statement(statement: ast.stmt, ranges: Ranges, lanes: int) -> int | None:
+def instructions(statement: ast.stmt, ranges: Ranges, lanes: int) -> int | None:
+    """The instructions of one execution of a statement, as :func:`shared_work` counts them.
+
+    Args:
+        statement: in the loops whose ``ranges`` these are.
+        lanes: see :func:`shared_work`.
+    """
     if isinstance(statement, ast.For):
         loop = loop_of(statement)
         within = {**ranges, **loop_range(loop, ranges)}

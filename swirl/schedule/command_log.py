@@ -43,6 +43,13 @@ class Recorded:
         return None if self.name in LAYOUT_COMMANDS or not isinstance(named, str) else named
 
     @property
+    def given(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and options that the command itself gets, without the phase."""
+        options = {name: value for name, value in self.options if name not in ("phase", "optional")}
+        skipped = 0 if self.name in LAYOUT_COMMANDS or "phase" in dict(self.options) else 1
+        return self.arguments[skipped:], options
+
+    @property
     def text(self) -> str:
         """``tile_loop('forward', 'c', 16, tail='peel')``."""
         given = [_written(argument) for argument in self.arguments]
@@ -63,20 +70,36 @@ def _written(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a command: ``applied`` or ``skipped``, with the reason."""
+    """The outcome of a command: ``applied`` or ``skipped``, with the reason.
+
+    Args:
+        command: as it was written.
+        status: of it.
+        reason: for it.
+        cautions: what it does that will hardly have been meant, see :mod:`swirl.schedule.cautions`.
+    """
 
     command: Recorded
     status: str
     reason: str = ""
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The program of one phase after a command that changed it."""
+    """The program of one phase after a command that changed it.
+
+    Args:
+        phase: of the program.
+        command: as it was written.
+        program: after it.
+        function: the phase whose function of the recipe it stands in; empty where it was recorded on a layer.
+    """
 
     phase: str
     command: Recorded
     program: Program
+    function: str = ""
 
 
 def unknown_command(name: str, location: str | None) -> CommandError:

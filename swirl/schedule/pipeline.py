@@ -17,6 +17,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE
 from swirl.ir.validate import validate
+from swirl.schedule.cautions import with_cautions
 from swirl.schedule.choices import Knob
 from swirl.schedule.command_log import Outcome
 from swirl.schedule.declared import Declared
@@ -127,6 +128,7 @@ def schedule(
     for phase, nests in own.phases.items():
         if nests.program.commands:
             stages[phase].append(Stage("layouts", resolve(state, region, phase)))
+    programs = {phase: resolve(state, region, phase) for phase in own.phases}
     if recipe is not None:
         state = state.with_region(replace(own, follows=INFERENCE not in recipe.functions))
     start = perf_counter()
@@ -154,8 +156,10 @@ def schedule(
     stored = {phase: _first_seen(made, known[phase]) for phase, made in left.items()}
     asked = tuple(dict.fromkeys(commands.built_on))
     state = replace(state, joined={**state.joined, **joined_in(state, region)})
-    knobs = tuple(commands.knobs.values())
-    return Scheduled(state, region, left, tuple(commands.outcomes), tuple(files), stored, asked, untuned, knobs)
+    knobs, outcomes = tuple(commands.knobs.values()), tuple(commands.outcomes)
+    if recipe is not None:
+        outcomes = with_cautions(outcomes, commands.trace, programs, target, recipe.is_questioned)
+    return Scheduled(state, region, left, outcomes, tuple(files), stored, asked, untuned, knobs)
 
 
 def _first_seen(stages: Sequence[Stage], known: Collection[str]) -> dict[str, Buffer]:

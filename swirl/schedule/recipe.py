@@ -345,7 +345,7 @@ class Schedule(_Answers):
             self._notes.append(f"assumes that {assumed.text}")
         self.outcomes.append(Outcome(command, "applied", "\n".join(filter(None, (why, *self._notes)))))
         self.asked.append((command, why))
-        self.trace += [Traced(phase, command, after) for phase, after in changed.items()]
+        self.trace += [Traced(phase, command, after, self.applying) for phase, after in changed.items()]
         return made
 
     @property
@@ -471,6 +471,7 @@ class Recipe:
             is not known.
         shares: whether the functions never look at the names of layers.
         choices: that are set, by name; see :meth:`Schedule.choose`.
+        unquestioned: a folder: nothing is said about what commands in its files do, see :mod:`swirl.schedule.cautions`.
     """
 
     name: str
@@ -480,6 +481,7 @@ class Recipe:
     identity: str | None = None
     shares: bool = False
     choices: Mapping[str, Any] = field(default_factory=dict)
+    unquestioned: Path | None = None
 
     def choosing(self, choices: Mapping[str, Any]) -> Recipe:
         """The recipe with choices set, on which its outcome depends."""
@@ -487,6 +489,18 @@ class Recipe:
             return self
         identity = None if self.identity is None else cache_key("choices", self.identity, repr(sorted(choices.items())))
         return replace(self, choices=choices, identity=identity)
+
+    @property
+    def is_ones_own(self) -> bool:
+        """Whether it is a file of somebody who uses the compiler."""
+        return self.path is not None and (self.unquestioned is None or not self.path.is_relative_to(self.unquestioned))
+
+    def is_questioned(self, command: Recorded) -> bool:
+        """Whether something may be said about what a command does: it is somebody's who uses the compiler."""
+        if command.location in (None, DEFAULT_SCHEDULE):
+            return False
+        file = Path(command.location.rpartition(":")[0]).resolve()
+        return self.unquestioned is None or not file.is_relative_to(self.unquestioned)
 
     def apply(self, schedule: Schedule, phases: Sequence[str] = (*PHASES, INFERENCE)) -> None:
         """Run the functions of those ``phases`` that compute something, in order.
