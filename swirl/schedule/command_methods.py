@@ -94,6 +94,7 @@ class CommandMethods:
         phase: str,
         loop_var: LoopName | None = None,
         *,
+        reciprocal: bool = False,
         occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,

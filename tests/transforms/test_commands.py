@@ -173,6 +173,7 @@ USES = [
     use("fuse", "j", on="pair"),
     use("scalar_replace", on=ALL),
     use("hoist", on=ALL),
+    use("hoist reciprocals", name="hoist", reciprocal=True, on=ALL),
     use("unroll", "i", 4, on="map sum largest local guard start window nest pair"),
     use("unroll shared", "i", 4, name="unroll", unroll_type=1, on=ALL),
     use("unroll_and_jam", "i", 4, on="map sum largest local guard start pair"),

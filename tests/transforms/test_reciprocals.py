@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from latte import MemoryDataLayer, Net, SoftmaxLayer
+from swirl.ir.execute import execute
 from swirl.ir.nest import Program
 from swirl.target.targets import Target
+from swirl.transforms import COMMANDS
 from swirl.transforms.passes.hoist import hoist
 from tests.support import assert_all_compile_to_same, assert_same, program
 
@@ -95,3 +100,45 @@ def test_quotients_that_stay(name: str) -> None:
     before = _in_a_loop(APART[name])
     after = assert_same(before, hoist(before))
     assert after.text.count("/") == before.text.count("/"), after.text
+
+
+SHARES = """
+    for i in range(4):
+        s: float32 = 0.0
+        for j in range(17):
+            s += x[i, j] * x[i, j]
+        for j in range(17):
+            y[i, j] = x[i, j] * x[i, j] / s
+"""
+
+
+def test_a_division_that_may_become_a_multiplication_says_so(target: Target) -> None:
+    before = program(textwrap.dedent(SHARES).strip(), x=(4, 17), y=(4, 17))
+    assert "/ s" in hoist(before).text
+    after = assert_same(before, COMMANDS["hoist"](before, reciprocal=True), keeps_bits=False)
+    assert "inverse: float32 = 1.0 / s" in after.text and "x[i, j] * x[i, j] * inverse" in after.text
+    assert_all_compile_to_same([after], target)
+
+
+def test_infinities_and_zeros_are_those_of_the_quotient() -> None:
+    before = program("for i in range(4):\n for j in range(6):\n  y[i, j] = x[i, j] / w[i]", x=(4, 6), y=(4, 6), w=(4,))
+    after = COMMANDS["hoist"](before, reciprocal=True)
+    x = np.tile(np.array([0.0, -0.0, 1.5, -np.inf, np.nan, 3e38], np.float32), (4, 1))
+    w = np.array([0.0, -0.0, np.inf, 2.0], np.float32)
+    found = []
+    for made in (before, after):
+        arrays = {"x": x.copy(), "w": w.copy(), "y": np.zeros((4, 6), np.float32)}
+        with np.errstate(all="ignore"):
+            execute(made, arrays)
+        found.append(arrays["y"])
+    assert np.array_equal(*found, equal_nan=True)
+
+
+def test_explain_says_what_a_multiplication_assumes(tmp_path: Path) -> None:
+    recipe = tmp_path / "own.py"
+    recipe.write_text('def forward(s, target):\n    s.hoist("forward", reciprocal=True)\n')
+    net = Net(2, seed=1)
+    layer = SoftmaxLayer(net, MemoryDataLayer(net, (6,)))
+    net.use_recipe(layer, recipe)
+    net.compile()
+    assert "assumes that no reciprocal of what is divided by overflows or loses digits" in str(net.explain(layer))

@@ -6,15 +6,17 @@ from swirl.errors import Refused
 from swirl.ir.nest import Program, loop_of
 from swirl.ir.paths import loops
 from swirl.transforms.arguments import LoopName, NestName
-from swirl.transforms.command import command
+from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 from swirl.transforms.rewrites.values.invariants import hoisted
 
 
-@command()
-def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName | None = None) -> Program:
+@command(assumes=Assumption("no reciprocal of what is divided by overflows or loses digits", "reciprocal"))
+def hoist(
+    program: Program, loop_var: LoopName | None = None, *, reciprocal: bool = False, nest: NestName | None = None
+) -> Program:
     """Compute what stays the same in a loop once, before it; divide by it through its reciprocal.
 
     rewrite:
@@ -27,13 +29,15 @@ def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName 
     A quotient then is the product with a rounded reciprocal: rounded twice. This is only done for divisors whose
     reciprocal neither overflows nor loses digits: square roots, those and exponentials with a positive number added,
     integers, and literals from 2**-126 to 2**126. The reciprocal of a very small or very large number would be
-    infinite, or have fewer digits (two bits, of an exponential above 2**126).
+    infinite, or have fewer digits (two bits, of an exponential above 2**126). ``reciprocal=True`` says that there are no
+    such numbers: every division by what stays the same becomes a multiplication.
 
     An expression that a condition or a loop without iterations may skip is moved only if its elements exist in any
     case.
 
     Args:
         loop_var: out of this loop; by default out of every loop.
+        reciprocal: divide through the reciprocal, whatever the divisor is.
         nest: only in this nest (index or label).
 
     Raises:
@@ -48,7 +52,7 @@ def hoist(program: Program, loop_var: LoopName | None = None, *, nest: NestName 
         if nest is not None and nest not in (index, target.label):
             continue
         paths = [path for path, _ in loops(target.body) if loop_var is None or (index, path) in wanted]
-        result = result.with_nest(index, hoisted(result, target, paths))
+        result = result.with_nest(index, hoisted(result, target, paths, any_divisor=reciprocal))
     if loop_var is not None and result.text == program.text:
         raise _nothing(program, find_loops(program, loop_var, nest)[-1])
     return checked(program, result)

@@ -31,8 +31,9 @@ from swirl.transforms.rewrites.values.reciprocals import is_number_of_items, saf
 T = TypeVar("T", bound=ast.AST)
 
 
-def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Nest:
-    """``nest`` with everything moved out of the loops at ``paths`` (default: all), outermost loop first."""
+def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None, *, any_divisor: bool = False) -> Nest:
+    """``nest`` with everything moved out of the loops at ``paths`` (default: all), outermost loop first; divisions by
+    ``any_divisor``, not only by those for which :func:`safe_divisor` holds, are multiplications then."""
     remaining = [path for path, _ in loops(nest.body)] if paths is None else list(paths)
     while remaining:
         path = remaining.pop(0)
@@ -40,7 +41,7 @@ def hoisted(program: Program, nest: Nest, paths: list[Path] | None = None) -> Ne
         assert isinstance(node, ast.For)
         if kind_of(node) == "parallel":
             continue
-        new, before = _out_of(program, nest, path)
+        new, before = _out_of(program, nest, path, any_divisor)
         if before:
             nest = nest.with_body(edit_at(nest.body, path, lambda _, b=before, n=new: [*b, n]))  # type: ignore[misc]
             remaining = [_shifted(other, path, len(before)) for other in remaining]
@@ -56,11 +57,11 @@ def _shifted(other: Path, path: Path, count: int) -> Path:
     return (*other[:depth], (other[depth][0], other[depth][1] + count), *other[depth + 1 :])
 
 
-def _out_of(program: Program, nest: Nest, path: Path) -> tuple[ast.For, list[ast.stmt]]:
+def _out_of(program: Program, nest: Nest, path: Path, any_divisor: bool) -> tuple[ast.For, list[ast.stmt]]:
     """The loop without its invariant expressions, and the declarations that compute them."""
     node = clone(at(nest.body, path))
     assert isinstance(node, ast.For)
-    collector = _Invariants(program, nest, path, node)
+    collector = _Invariants(program, nest, path, node, any_divisor)
     new = collector.visit(node)
     assert isinstance(new, ast.For)
     return new, collector.before
@@ -69,8 +70,8 @@ def _out_of(program: Program, nest: Nest, path: Path) -> tuple[ast.For, list[ast
 class _Invariants(Transformer):
     """Replaces the largest invariant expressions in a loop by locals declared before it."""
 
-    def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For):
-        self.nest = nest
+    def __init__(self, program: Program, nest: Nest, path: Path, node: ast.For, any_divisor: bool):
+        self.nest, self.any_divisor = nest, any_divisor
         self.scope = scope_at(nest.body, path, program.buffers)
         """What names mean before the loop."""
         self.inside: Scope = {**self.scope, **of_loop(node)}
@@ -141,7 +142,7 @@ class _Invariants(Transformer):
         if (
             isinstance(node.op, ast.Div)
             and self._invariant_operand(node.right)
-            and safe_divisor(node.right, self.scope, self.nest.body)
+            and (self.any_divisor or safe_divisor(node.right, self.scope, self.nest.body))
         ):
             dtype = self._quotient(node)  # before the dividend has locals that are declared in front of the loop
             reciprocal = ast.BinOp(ast.Constant(1.0), ast.Div(), node.right)
