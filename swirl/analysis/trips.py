@@ -97,6 +97,12 @@ def shared_work(program: Program, lanes: int) -> int | None:
     return _total(found)
 
 
+def all_instructions(program: Program) -> int:
+    """The instructions of all nests, at the most and roughly; without those of which that is not known."""
+    found = (_of_body(nest.body, {}, 0) for nest in program.nests)
+    return sum(count for count in found if count is not None)
+
+
 def _shared(body: Sequence[ast.stmt], ranges: Ranges, lanes: int) -> int | None:
     """Those of the parallel loops in a block."""
     found: list[int | None] = []

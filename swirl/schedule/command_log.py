@@ -155,6 +155,11 @@ def pasted(way_out: str | None, called_on: str, phase: str | None) -> str | None
     return way_out and _CALL.sub(written, way_out)
 
 
+def names_command(way_out: str) -> bool:
+    """Whether a way out has a command to paste."""
+    return _CALL.search(way_out) is not None
+
+
 _CALL = re.compile(rf"(?<![\w.])({'|'.join(COMMANDS)})\((\)?)")
 
 

@@ -14,7 +14,7 @@ from swirl.build.cache import cache_key
 from swirl.errors import CommandError, Declined, LatteError, LayoutError, RecipeError, Refused
 from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
-from swirl.ir.phases import INFERENCE, PHASES
+from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.ir.spelling import as_in_sources
 from swirl.ir.text import identity
 from swirl.schedule.choices import Knob, knob
@@ -25,9 +25,11 @@ from swirl.schedule.command_log import (
     caller,
     in_phase,
     located,
+    names_command,
     run_command,
     unknown_command,
 )
+from swirl.schedule.command_order import accepted_before
 from swirl.schedule.imports import raised_at
 from swirl.schedule.layer_recipes import Building
 from swirl.schedule.memo import Memo
@@ -100,6 +102,7 @@ class Schedule(_Answers):
         self._notes: list[str] = []
         self._building: Building = Building()
         self._set_state(state)
+        self._begun = dict(self.programs)
 
     @classmethod
     def alone(
@@ -334,7 +337,7 @@ class Schedule(_Answers):
             self._set_state(state)  # leave nothing half done
             at_location = located(error, command)
             if not optional:
-                raise at_location from error
+                raise self._with_order(at_location, command) from error
             self.outcomes.append(Outcome(command, "skipped", str(in_phase(error, command, command.phase))))
             self.asked.append((command, why))
             return ()
@@ -347,6 +350,26 @@ class Schedule(_Answers):
         self.asked.append((command, why))
         self.trace += [Traced(phase, command, after, self.applying) for phase, after in changed.items()]
         return made
+
+    def _with_order(self, error: LatteError, command: Recorded) -> LatteError:
+        """The error with another place for its command, where it has no other way out."""
+        phase = None if command.name in LAYOUT_COMMANDS else command.phase
+        phase = PHASE_ALIASES.get(phase or "", phase)
+        if command.location == DEFAULT_SCHEDULE or phase not in self._begun:
+            return error
+        trace, begun, known = list(self.trace), self._begun, error.way_out if not isinstance(error, Refused) else None
+
+        def way_out() -> str | None:
+            found = known if known is not None else error.way_out
+            if found is not None and names_command(found):
+                return found
+            before = accepted_before(command, phase, trace, begun, self._memo)
+            return found if before is None else f"give it before {before.called_on}{before.text}, {before.location}"
+
+        if isinstance(error, Refused):
+            return error.offering(way_out)
+        error.way_out = way_out()
+        return error
 
     @property
     def layers(self) -> tuple[str, ...]:

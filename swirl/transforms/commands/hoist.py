@@ -29,8 +29,8 @@ def hoist(
     A quotient then is the product with a rounded reciprocal: rounded twice. This is only done for divisors whose
     reciprocal neither overflows nor loses digits: square roots, those and exponentials with a positive number added,
     integers, and literals from 2**-126 to 2**126. The reciprocal of a very small or very large number would be
-    infinite, or have fewer digits (two bits, of an exponential above 2**126). ``reciprocal=True`` says that there are no
-    such numbers: every division by what stays the same becomes a multiplication.
+    infinite, or have fewer digits (two bits, of an exponential above 2**126). ``reciprocal=True`` says that no divisor
+    is such a number: every division by what stays the same becomes a multiplication.
 
     An expression that a condition or a loop without iterations may skip is moved only if its elements exist in any
     case.

@@ -86,10 +86,8 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
         )
     if prefetches(loop_at(program, site)):
         raise refuse(f"{loop.var} holds a prefetch", target, site.path, note, way_out="prefetch after vectorize")
-    if strided is None:
-        check_contiguous(program, target, site.path, lambda: _ways_out(program, site, factor, None))
     try:
-        return _lanes(program, site, factor)
+        made = _lanes(program, site, factor)
     except NotProved:
         raise refuse("not proved within the time allowed", target, site.path, note) from None
     except Refused as refusal:
@@ -102,6 +100,9 @@ def _vectorized(program: Program, site: Site, factor: int, strided: str | None) 
             loop,
             lambda: _ways_out(program, site, factor, strided),
         ) from refusal
+    if strided is None:  # what lanes that depend on each other read need not be
+        check_contiguous(program, target, site.path, lambda: _ways_out(program, site, factor, None))
+    return made
 
 
 def _lanes(program: Program, site: Site, factor: int) -> Program:

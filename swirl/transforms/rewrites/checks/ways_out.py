@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from swirl.analysis.dependences import NotProved
+from swirl.analysis.trips import all_instructions
 from swirl.errors import CommandError, LayoutError, ValidationError
-from swirl.ir.nest import Program, constant, kind_of, loop_of, variable_of
+from swirl.ir.nest import Program, constant, kind_of, loop_of
 from swirl.ir.paths import loops
 from swirl.transforms.command import COMMANDS
 from swirl.transforms.rewrites.loops.borders import interior
 from swirl.transforms.rewrites.sites import Site, find_loops, loop_at
 
+MORE_WORK = 8
+"""Times the instructions of before that a way out may take; these are upper bounds, which peeled ends count twice."""
 MOST_TRIED = 24
 """The most commands that are run for one refusal."""
 
@@ -71,9 +74,11 @@ class Trial:
         return program
 
     def works(self, *steps: Step) -> bool:
-        """Whether the commands apply and change something."""
-        made = self.after(*steps)
-        return made is not None and (made.nests, dict(made.buffers)) != (self.program.nests, dict(self.program.buffers))
+        """Whether the commands apply, change something, and do not compute much again."""
+        made, program = self.after(*steps), self.program
+        if made is None or (made.nests, dict(made.buffers)) == (program.nests, dict(program.buffers)):
+            return False
+        return all_instructions(made) <= MORE_WORK * max(1, all_instructions(program))
 
 
 Make = Callable[..., Sequence[Step]]
@@ -91,7 +96,8 @@ def others(trial: Trial, site: Site, make: Make, *, by_occurrence: bool = True) 
     nest = trial.program.nests[site.nest]
     own = loop_of(loop_at(trial.program, site)).var
     found: list[Sequence[Step]] = []
-    names = dict.fromkeys(variable_of(node) for _, node in loops(nest.body) if kind_of(node) == "range")
+    plain = [loop_of(node) for _, node in loops(nest.body) if kind_of(node) == "range"]
+    names = dict.fromkeys(loop.var for loop in plain if loop.extent != 1)
     for name in names:
         if name != own:
             found += _first(trial, site, name, make, by_occurrence)

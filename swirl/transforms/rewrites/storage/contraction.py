@@ -98,6 +98,18 @@ def _joined(program: Program, buffer: str, holders: list[int]) -> str | None:
     return None
 
 
+READERS = {
+    "value": "the layers after this one, and the user, read it",
+    "grad": "the layers before this one, and the user, read it",
+    "param": "the user and the solver set it",
+    "param_grad": "the solver reads it",
+    "state": "the next step reads it",
+    "constant": "other phases read it",
+    "scalar": "it is set for each run",
+}
+"""Role of a buffer → who reads or sets it besides the program."""
+
+
 def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
     """The program without hints about a buffer that will be removed, and the buffer, if only the program needs it.
 
@@ -106,9 +118,9 @@ def vanishing(program: Program, buffer: str) -> tuple[Program, Buffer]:
     """
     record = program.buffers[buffer]
     if record.role != OWN:
-        own = ", ".join(own_buffers(program))
+        own, reader = ", ".join(own_buffers(program)), READERS.get(record.role, "another phase reads it")
         raise Refused(
-            f"{buffer} ({record.name}) is not this program's alone: another phase, another layer or the user reads it",
+            f"{buffer} ({record.name}) is not this program's alone: {reader}",
             way_out=f"the buffers that may be removed are {own}" if own else "no buffer here is this program's alone",
         )
     return program.with_nests([without_hints(nest, buffer) for nest in program.nests]), record
