@@ -24,6 +24,7 @@ GROUPS = (
     {"schedule"},
     {"run"},
     {"measure"},
+    {"tune"},
     {"dump"},
 )
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
