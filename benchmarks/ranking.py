@@ -1,7 +1,7 @@
 """How well the cost model orders schedules: legal ones around those that layers have, measured, and beside it what the
 model predicts.
 
-    python benchmarks/ranking.py measure avx512 [--only gelu] [--compile]    # an hour: benchmarks/ranking/avx512.jsonl.gz
+    python benchmarks/ranking.py measure avx512 [--only gelu] [--compile]    # an hour; writes benchmarks/ranking
     python benchmarks/ranking.py judge                                       # minutes: what the model says of them
 
 A *subject* is a phase of a layer: those of ``latte bench own`` and ``latte bench layer`` at small shapes, and of ten of
@@ -41,8 +41,10 @@ from swirl.build.jit import build, load
 from swirl.cost.time import Rates, program_demand
 from swirl.dump.write import contents
 from swirl.errors import LatteError
+from swirl.ir.anonymous import anonymous
 from swirl.ir.buffers import DTYPES
 from swirl.ir.item_numbers import value_of
+from swirl.ir.text import identity
 from swirl.measure.rates import Limits
 from swirl.run.memory import allocate
 from swirl.run.runner import Runner
@@ -65,20 +67,23 @@ NEAR, FAR = 1.1, 3.0
 
 
 def nets() -> Iterator[tuple[str, Net]]:
-    """The nets of all subjects, by name."""
-    for kind, layers in TRIED.items():
-        for name, tried in layers.items():
-            usual = tried.usual_shape
-            shape = SHAPES[tried.source] if usual == USUAL[tried.source] else usual
-            batch, channels, extent = map(int, shape.split(","))
-            channels += -channels % tried.channels
-            extent += -extent % tried.extent
-            yield f"{kind} {name}", declared(Case(kind, batch, channels, extent, layer=name))[0]
+    """The nets of all subjects, by name: layers without recipes, nets, and layers of the library."""
+    yield from _layers("own")
     with TemporaryDirectory() as folder:
         for name in list(specifications())[:FROZEN]:
-            specification = specifications()[name]
-            specification = type(specification)(specification.declare, batch=BATCH, keep=specification.keep)
+            specification = replace(specifications()[name], batch=BATCH)
             yield f"frozen {name}", specification.declared(Path(folder))[0]
+    yield from _layers("layer")
+
+
+def _layers(kind: str) -> Iterator[tuple[str, Net]]:
+    for name, tried in TRIED[kind].items():
+        usual = tried.usual_shape
+        shape = SHAPES[tried.source] if usual == USUAL[tried.source] else usual
+        batch, channels, extent = map(int, shape.split(","))
+        channels += -channels % tried.channels
+        extent += -extent % tried.extent
+        yield f"{kind} {name}", declared(Case(kind, batch, channels, extent, layer=name))[0]
 
 
 def subjects(net: Net, target: Target) -> Iterator[tuple[str, str, Subject, tuple[Recorded, ...]]]:
@@ -161,10 +166,15 @@ def measured(target: Target, only: str, compile_only: bool) -> Iterator[dict[str
         "level3_bytes": cache_bytes(level=3) or 0,
         "rates": [peak, level2, level3, memory],
     }
+    seen = set[str]()
     for name, net in nets():
         if only not in name:
             continue
         for unit, phase, subject, commands in subjects(net, target):
+            alike = identity(anonymous(subject.program).program)
+            if alike in seen:
+                continue
+            seen.add(alike)
             seed = crc32(f"{name} {unit} {phase}".encode())
             try:
                 found = around(subject, commands, COUNT, seed)
@@ -172,6 +182,7 @@ def measured(target: Target, only: str, compile_only: bool) -> Iterator[dict[str
             except LatteError as error:
                 click.echo(f"{name} {unit} {phase}: {error}", err=True)
                 continue
+            click.echo(f"{name} {unit} {phase}: {len(found)}", err=True)
             if compile_only:
                 continue
             passes = timed.once(), timed.again()
@@ -188,7 +199,6 @@ def measured(target: Target, only: str, compile_only: bool) -> Iterator[dict[str
                     for one, *times in zip(found, *passes, strict=True)
                 ],
             }
-            click.echo(f"{name} {unit} {phase}: {len(found)}", err=True)
 
 
 # --- judging ------------------------------------------------------------------------------------------------
@@ -227,9 +237,7 @@ def predictions(records: Sequence[dict[str, Any]], only: str = "") -> Iterator[t
                 commands = [_recorded(*parts) for parts in each["commands"]]
                 program = subject.after(commands).program
                 demand = program_demand(program, target)
-                seconds.append(
-                    max(demand.resource_times(rates, target, head["threads"], head["level3_bytes"]).values())
-                )
+                seconds.append(demand.seconds(rates, target, head["threads"], head["level3_bytes"])[0])
             yield record, seconds
 
 

@@ -211,11 +211,10 @@ def _row(
 
     def below(nest: LoopNest, times: Times) -> Row:
         asked = counts.demand(nest)
-        parts = asked.resource_times(measured.rates, counts.target, measured.threads, counts.level3_bytes)
-        slowest = max(parts, key=lambda part: parts[part])
+        predicted, slowest = asked.seconds(measured.rates, counts.target, measured.threads, counts.level3_bytes)
         own = row(nest.kernel.name, nest.program, times)
         named = replace(own, nest=nest.label, writes=nest.writes)
-        return replace(named, demand=asked, predicted=parts[slowest], slowest=slowest)
+        return replace(named, demand=asked, predicted=predicted, slowest=slowest)
 
     found = tuple(below(nest, times) for nest, times in zip(nests, measured.separate[number], strict=True))
     predicted = sum(nest.predicted or 0.0 for nest in found)

@@ -23,7 +23,7 @@ from swirl.ir.names import stored_in
 from swirl.ir.nest import Loop, Nest, loop_of, names_in, subscripts
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children, nodes
+from swirl.ir.trees import children, declared_in, name_of, nodes
 from swirl.ir.types import has_doubles
 from swirl.target.targets import Target
 
@@ -41,6 +41,8 @@ ISSUE_SLOTS: Mapping[str, int] = {
 """Multiply-adds that could be issued in the time of a function of a whole vector, as measured on Zen 5."""
 DIVISION_SLOTS, OTHER_SLOTS = 10, 20
 """The same of a division, and of any other function: a call of libmvec."""
+STORED_AND_LOADED = 3
+"""Times of an addition that the next one to the same element of memory waits for it: it is stored and loaded again."""
 
 
 Lanes = tuple[int, int]
@@ -55,11 +57,23 @@ def used_share(found: Sequence[Lanes]) -> float:
 
 @dataclass(frozen=True)
 class InstructionCounts:
-    """Instructions of a nest; the lanes of its operations, and those of its stores."""
+    """Instructions of a nest; the lanes of its operations, and those of its stores.
+
+    Args:
+        multiply_adds, loads, stores: see :class:`swirl.cost.time.Demand`.
+        gathered: of the loads and stores, those of single lanes that are not neighbours.
+        waits: multiply-adds each of which waits for the one before it; a sum in memory waits for its store, too.
+        spills: loads and stores of sums for which there is no register.
+        iterations: of loops that run.
+    """
 
     multiply_adds: int
     loads: int
     stores: int
+    gathered: int
+    waits: int
+    spills: int
+    iterations: int
     computed_lanes: Lanes
     stored_lanes: Lanes
 
@@ -69,28 +83,80 @@ def vector_lanes(nest: Nest, buffers: Mapping[str, Buffer], target: Target) -> i
     return target.simd_width // 2 if has_doubles(nest, buffers) else target.simd_width
 
 
-def count_instructions(nest: Nest, buffers: Mapping[str, Buffer], lanes: int) -> InstructionCounts:
+def count_instructions(nest: Nest, buffers: Mapping[str, Buffer], lanes: int, registers: int) -> InstructionCounts:
     """The instructions of a nest in which a name has one meaning (:func:`swirl.ir.names.with_distinct_names`).
 
     Args:
         lanes: elements of a vector.
+        registers: of vectors.
     """
     floats = floats_of(nest, buffers)
-    multiply_adds = stores = 0
+    multiply_adds = stores = gathered = 0
+    sums: dict[Path, _SumsOfLoop] = {}
+    running: dict[Path, int] = {}
     computed_lanes, stored_lanes = (0, 0), (0, 0)
     loads: dict[_LoadKey, int] = {}
+    gathers: dict[_LoadKey, int] = {}
     for leaf in leaves_of(nest):
         statement = _StatementInLoops(nest, buffers, leaf, lanes)
         multiply_adds += _issue_slots(leaf.node, floats) * statement.executions
         computed_lanes = statement.add_lanes(computed_lanes, operations_of(leaf.node, floats))
+        running |= statement.running_iterations()
+        if (found := statement.sum_of_loop()) is not None:
+            path, own = found
+            sums[path] = sums[path].beside(own) if path in sums else own
         for reference, kind in _memory_accesses(leaf.node, buffers):
             if kind != "load":
                 stores += statement.iterations * statement.vector_accesses(reference)
+                gathered += statement.iterations * statement.single_lanes(reference)
                 stored_lanes = statement.add_lanes(stored_lanes, 1)
             if kind != "store":
                 key, times = statement.load_count(reference)
                 loads[key] = times * statement.vector_accesses(reference)
-    return InstructionCounts(multiply_adds, sum(loads.values()), stores, computed_lanes, stored_lanes)
+                gathers[key] = times * statement.single_lanes(reference)
+    return InstructionCounts(
+        multiply_adds,
+        sum(loads.values()),
+        stores,
+        gathered + sum(gathers.values()),
+        sum(each.waits for each in sums.values()),
+        sum(each.spills(registers) for each in sums.values()),
+        sum(running.values()),
+        computed_lanes,
+        stored_lanes,
+    )
+
+
+@dataclass(frozen=True)
+class _SumsOfLoop:
+    """The sums that a loop adds to.
+
+    Args:
+        iterations: of the loop, all in all.
+        chain: multiply-adds of an iteration, of the longest sum, that wait for each other.
+        registers: that the sums take.
+    """
+
+    iterations: int
+    chain: int
+    registers: int
+
+    def beside(self, other: _SumsOfLoop) -> _SumsOfLoop:
+        """These sums and others of the same loop."""
+        return _SumsOfLoop(
+            max(self.iterations, other.iterations),
+            max(self.chain, other.chain),
+            self.registers + other.registers,
+        )
+
+    @property
+    def waits(self) -> int:
+        """Multiply-adds that wait for each other."""
+        return self.iterations * self.chain
+
+    def spills(self, registers: int) -> int:
+        """Loads and stores of what has no register: one is taken by an operand."""
+        return 2 * self.iterations * max(0, self.registers + 1 - registers)
 
 
 def _issue_slots(node: ast.AST, floats: set[str]) -> int:
@@ -176,6 +242,40 @@ class _StatementInLoops:
         return prod(
             self._accesses_along(reference, loop) for loop in self.lane_loops if loop.var in _subscript_names(reference)
         )
+
+    def single_lanes(self, reference: ast.Subscript) -> int:
+        """Of these instructions, those for one lane each; 0 where there are vectors."""
+        along = [loop for loop in self.lane_loops if loop.var in _subscript_names(reference)]
+        whole = prod(-(-(loop.extent or self.lanes) // self.lanes) for loop in along)
+        each = prod(self._accesses_along(reference, loop) for loop in along)
+        return each if each > NEAR * whole else 0
+
+    def running_iterations(self) -> dict[Path, int]:
+        """The loops around that run, by their paths, and how often each of them does."""
+        running = [(depth, loop) for depth, loop in self.scalar_loops if loop.kind != "unrolled"]
+        found = {}
+        for place, (depth, _) in enumerate(running):
+            found[self.leaf.path[:depth]] = self._trip_count([loop for _, loop in running[: place + 1]])
+        return found
+
+    def sum_of_loop(self) -> tuple[Path, _SumsOfLoop] | None:
+        """The innermost loop that runs around an addition to what it does not move with, and this sum."""
+        running = [(depth, loop) for depth, loop in self.scalar_loops if loop.kind != "unrolled"]
+        if not running or not isinstance(self.leaf.node, ast.AugAssign):
+            return None
+        depth, innermost = running[-1]
+        target = self.leaf.node.target
+        names, path, name = names_in(target), self.leaf.path[:depth], name_of(target)
+        if innermost.var in names or name in declared_in(at(self.nest.body, path)):
+            return None
+        copies = [loop for length, loop in self.scalar_loops if length > depth]  # all of them are unrolled
+        chain = prod(loop.extent or 1 for loop in copies if loop.var not in names)
+        held = prod(loop.extent or 1 for loop in copies if loop.var in names)
+        vectors = prod(-(-(loop.extent or self.lanes) // self.lanes) for loop in self.lane_loops if loop.var in names)
+        iterations = self._trip_count([loop for _, loop in running])
+        if name in self.buffers:
+            return path, _SumsOfLoop(iterations, chain * STORED_AND_LOADED, 0)
+        return path, _SumsOfLoop(iterations, chain, held * vectors)
 
     def _accesses_along(self, reference: ast.Subscript, loop: Loop) -> int:
         assert isinstance(reference.value, ast.Name)

@@ -3,8 +3,9 @@
 machine of known rates needs for that.
 
 The model of Georganas et al. (*Anatomy of high-performance deep learning convolutions on SIMD architectures*, SC 2018,
-sections II-B and II-D) in short: the slowest part takes the time. No latencies and no prefetches; the caches of several
-cores count as one. What it leaves out is what a measurement beside it shows.
+sections II-B and II-D) in short: the slowest part takes the time, and threads that begin take some more. Sums wait for
+themselves; there are no other latencies, and no prefetches; the caches of several cores count as one. What it leaves
+out is what a measurement beside it shows.
 """
 
 from __future__ import annotations
@@ -13,14 +14,25 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swirl.analysis.trips import trips
 from swirl.analysis.work import program_work
 from swirl.cost.instruction_counts import count_instructions, used_share, vector_lanes
 from swirl.cost.traffic import bytes_into_cache, loop_footprints, streamed_buffers, traffic_bytes
+from swirl.ir.affine import Ranges, loop_range
 from swirl.ir.item_numbers import whole_batch
 from swirl.ir.names import with_distinct_names
 from swirl.ir.nest import Nest, Program, loop_of
 from swirl.ir.paths import loops
 from swirl.target.targets import Target
+
+GATHERED = 3
+"""Loads that could be issued in the time of one lane of a gather, or of a scatter."""
+LATENCY = 4
+"""Cycles from a multiply-add to one that needs its result."""
+ISSUED = 5
+"""Instructions that a core begins in a cycle."""
+REGION = 1e-6
+"""Seconds from the beginning of a parallel loop to the first of its iterations, and from the last one on."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,11 @@ class Demand:
             into each, and counts once.
         memory: bytes that are touched, each counted once; what is written counts twice, unless it passes the caches.
         shares: iterations that threads share; 1 where one thread does all, 0 where their number is not known.
+        gathered: of the loads and stores, those of single lanes.
+        waits: multiply-adds each of which waits for the one before it.
+        spills: loads and stores of sums for which there is no register.
+        iterations: of loops that run.
+        regions: times that threads begin, and wait for each other.
     """
 
     multiply_adds: int
@@ -61,6 +78,11 @@ class Demand:
     level2: int
     memory: int
     shares: int
+    gathered: int = 0
+    waits: int = 0
+    spills: int = 0
+    iterations: int = 0
+    regions: int = 0
 
     @property
     def multiply_adds_per_load(self) -> float:
@@ -81,17 +103,35 @@ class Demand:
             threads if self.shares == 1 else -(-self.shares // threads) * threads / self.shares if self.shares else 1
         )
         vectors_per_second = rates.peak / (2 * target.simd_width)
+        cycles_per_second = vectors_per_second / _pipes(vectors_per_second / threads)
+        single, spills = (GATHERED - 1) * self.gathered, self.spills / 2
+        issued = self.multiply_adds + self.loads + self.stores + self.spills + single + self.iterations
         from_memory = self.memory if self.memory > level3_bytes else 0
         from_level3 = max(0, self.level2 - self.memory) if from_memory else self.level2
         seconds = {
             "multiply-adds": self.multiply_adds / vectors_per_second,
-            "loads": self.loads / vectors_per_second,
-            "stores": 2 * self.stores / vectors_per_second,
+            "loads": (self.loads + spills + single) / vectors_per_second,
+            "stores": 2 * (self.stores + spills) / vectors_per_second,
+            "issue": issued / (ISSUED * cycles_per_second),
+            "sums": self.waits * LATENCY / cycles_per_second,
             "level 2": self.level1 / rates.level2,
             "memory" if from_memory else "level 3": from_memory / rates.memory + from_level3 / rates.level3,
         }
-        per_core = ("multiply-adds", "loads", "stores", "level 2")  # the others are of all cores together
-        return {part: time * (imbalance if part in per_core else 1) for part, time in seconds.items()}
+        of_all_cores = ("level 3", "memory")
+        return {part: time * (1 if part in of_all_cores else imbalance) for part, time in seconds.items()}
+
+    def seconds(self, rates: Rates, target: Target, threads: int, level3_bytes: int) -> tuple[float, str]:
+        """The seconds that are predicted, and the part that takes most of them; see :meth:`resource_times`."""
+        parts = self.resource_times(rates, target, threads, level3_bytes)
+        slowest = max(parts, key=lambda part: parts[part])
+        begun = self.regions * REGION if threads > 1 else 0.0
+        return parts[slowest] + begun, slowest if parts[slowest] >= begun else "threads"
+
+
+def _pipes(vectors_per_second: float) -> int:
+    """Multiply-adds that a core begins in a cycle, by how many it begins in a second: clocks are between 2 and 5.5 GHz,
+    and slower ones of two pipes are rarer than fast ones of one."""
+    return 1 if vectors_per_second < 5.5e9 else 2
 
 
 def program_demand(program: Program, target: Target) -> Demand:
@@ -99,7 +139,10 @@ def program_demand(program: Program, target: Target) -> Demand:
     apart, a loop nest."""
     program = whole_batch(program)
     nests = [with_distinct_names(nest) for nest in program.nests]
-    counts = [count_instructions(nest, program.buffers, vector_lanes(nest, program.buffers, target)) for nest in nests]
+    counts = [
+        count_instructions(nest, program.buffers, vector_lanes(nest, program.buffers, target), target.registers)
+        for nest in nests
+    ]
     work = program_work(program)
     bypassing = {name for nest in nests for name in streamed_buffers(nest)}
     footprints = [loop_footprints(nest, program.buffers) for nest in nests]
@@ -123,7 +166,25 @@ def program_demand(program: Program, target: Target) -> Demand:
         level2=cache_traffic(target.l2_bytes),
         memory=compulsory,
         shares=_shared_iterations(nests),
+        gathered=sum(each.gathered for each in counts),
+        waits=sum(each.waits for each in counts),
+        spills=sum(each.spills for each in counts),
+        iterations=sum(each.iterations for each in counts),
+        regions=sum(_regions(nest.body, {}) for nest in nests),
     )
+
+
+def _regions(body: Sequence[ast.stmt], ranges: Ranges) -> int:
+    """How often the outermost parallel loops in a block begin, at the most."""
+    found = 0
+    for statement in body:
+        if isinstance(statement, ast.If):
+            found += _regions(statement.body, ranges) + _regions(statement.orelse, ranges)
+        elif isinstance(statement, ast.For):
+            loop = loop_of(statement)
+            within = {**ranges, **loop_range(loop, ranges)}
+            found += 1 if loop.kind == "parallel" else trips(loop, within) * _regions(statement.body, within)
+    return found
 
 
 def _shared_iterations(nests: Sequence[Nest]) -> int:

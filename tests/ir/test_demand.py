@@ -150,6 +150,70 @@ def test_counts_are_those_of_the_compiled_register_tile(name: str) -> None:
     assert compiled.multiply_adds / (compiled.loads + compiled.broadcasts) == pytest.approx(inside, rel=0.02)
 
 
+# --- what instructions wait for -------------------------------------------------------------------------------
+SUMS = """
+for i in range(10):
+    s: float32[{copies}, 16] = empty({copies}, 16)
+    for u in unrolled({copies}):
+        for l in vector(16):
+            s[u, l] = 0.0
+    for j in range(0, 60, {step}):
+        for u in unrolled({copies}):
+            for v in unrolled({step}):
+                for l in vector(16):
+                    s[u, l] += a[i, j + v, l]
+    for u in unrolled({copies}):
+        for l in vector(16):
+            b[i, l] += s[u, l]
+"""
+
+
+@pytest.mark.parametrize(("copies", "step"), [(1, 1), (4, 1), (1, 3), (4, 3)])
+def test_a_sum_waits_for_itself_however_many_are_beside_it(copies: int, step: int) -> None:
+    found = asked(SUMS.format(copies=copies, step=step), a=(10, 60, 16), b=(10, 16))
+    assert found.waits == 10 * 60  # copies beside it do not wait for it; those after it do
+    assert found.multiply_adds == 10 * 60 * copies + 10 * copies
+
+
+def test_a_sum_in_memory_waits_for_its_store() -> None:
+    text = "for i in range(8):\n    for j in range(16):\n        a[i] += b[i, j]\n"
+    kept = "for i in range(8):\n    t: float32 = a[i]\n    for j in range(16):\n        t += b[i, j]\n    a[i] = t\n"
+    stored, held = (asked(each, a=(8,), b=(8, 16)).waits for each in (text, kept))
+    assert stored == 3 * held == 3 * 8 * 16
+
+
+def test_elements_of_a_loop_wait_for_nothing() -> None:
+    text = "for i in range(8):\n    for l in vector(16):\n        a[i, l] += b[i, l]\n"
+    assert asked(text, a=(8, 16), b=(8, 16)).waits == 0
+
+
+@pytest.mark.parametrize(
+    ("copies", "target", "spilled"), [(31, AVX512, 0), (32, AVX512, 1), (40, AVX512, 9), (8, AVX2, 1)]
+)
+def test_sums_without_a_register_are_stored_and_loaded(copies: int, target: Target, spilled: int) -> None:
+    found = asked(SUMS.format(copies=copies, step=1), target, a=(10, 60, 16), b=(10, 16))
+    assert found.spills == 2 * 600 * spilled
+
+
+@pytest.mark.parametrize(("index", "single"), [("l", 0), ("2 * l", 0), ("5 * l", 16), ("3", 0)])
+def test_lanes_that_are_loaded_or_stored_one_by_one(index: str, single: int) -> None:
+    assert asked(f"for l in vector(16):\n    a[l] = b[{index}]\n", a=(16,), b=(80,)).gathered == single
+    assert asked(f"for l in vector(16):\n    b[{index}] += a[l]\n", a=(16,), b=(80,)).gathered == 2 * single
+
+
+def test_parallel_loops_inside_of_others_begin_again() -> None:
+    text = (
+        "for i in range(8):\n    for j in parallel(5):\n        for k in parallel(3):\n            a[i, j, k] = 0.0\n"
+    )
+    assert asked(text, a=(8, 5, 3)).regions == 8
+    assert asked(text.replace("range(8)", "parallel(8)").replace("parallel(5)", "range(5)"), a=(8, 5, 3)).regions == 1
+
+
+def test_iterations_are_those_of_loops_that_run() -> None:
+    text = "for i in range(8):\n    for j in range(5):\n        for u in unrolled(3):\n            a[i, j, u] = 0.0\n"
+    assert asked(text, a=(8, 5, 3)).iterations == 8 + 8 * 5
+
+
 # --- bytes ----------------------------------------------------------------------------------------------------
 PRODUCT = """
 for i in range(64):
@@ -229,6 +293,10 @@ def nest(**changes: int) -> Demand:
         ({"multiply_adds": 10**9}, "multiply-adds", 1.0),
         ({"loads": 10**9}, "loads", 1.0),
         ({"stores": 10**9}, "stores", 2.0),
+        ({"loads": 10**9, "gathered": 10**9}, "loads", 3.0),
+        ({"stores": 10**8, "spills": 10**9}, "stores", 1.2),
+        ({"waits": 10**9}, "sums", 4.0),
+        ({"iterations": 10**9}, "issue", 0.2),
         ({"level1": 200 * 10**9}, "level 2", 1.0),
         ({"level2": 10**9, "memory": 10**6}, "level 3", 0.01),  # the third cache holds what is touched
         ({"level2": 11 * 10**9, "memory": 10**9}, "memory", 0.05 + 0.1),
@@ -247,6 +315,19 @@ def test_the_slowest_part_is_predicted(changes: dict[str, int], part: str, secon
 def test_a_thread_without_work_makes_it_longer(shares: int, threads: int, longer: float) -> None:
     found = nest(multiply_adds=10**9, shares=shares).resource_times(RATES, AVX512, threads, level3_bytes=0)
     assert found["multiply-adds"] == pytest.approx(longer)
+
+
+def test_threads_that_begin_take_time_besides() -> None:
+    demand = nest(multiply_adds=10**6, regions=1000)
+    assert demand.seconds(RATES, AVX512, threads=2, level3_bytes=0) == (pytest.approx(1e-3 + 1e-3), "multiply-adds")
+    assert demand.seconds(RATES, AVX512, threads=1, level3_bytes=0) == (pytest.approx(1e-3), "multiply-adds")
+    assert nest(regions=1000).seconds(RATES, AVX512, threads=2, level3_bytes=0) == (pytest.approx(1e-3), "threads")
+
+
+def test_cores_that_begin_two_multiply_adds_in_a_cycle_wait_for_twice_as_many() -> None:
+    fast = replace(RATES, peak=2 * 16 * 16e9)  # 8e9 vectors a second for each of two threads: 4 GHz
+    parts = nest(waits=10**9).resource_times(fast, AVX512, threads=2, level3_bytes=0)
+    assert parts["sums"] == pytest.approx(10**9 * 4 / 8e9)
 
 
 def test_loops_that_threads_share_together_are_one() -> None:
