@@ -34,6 +34,7 @@ from swirl.ir.trees import names_in, nodes
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
 from swirl.schedule.rules.blocking import all_make, gains_alone, order_products
 from swirl.schedule.rules.digits import keep_digits
+from swirl.schedule.rules.few_sums import add_up_together
 from swirl.schedule.rules.gathering import gather
 from swirl.schedule.rules.joining import join
 from swirl.schedule.rules.layouts import block_results, follow_blocks
@@ -112,15 +113,23 @@ class PhaseSchedule:
             self.part(parted)
             parted += 1
         join(self.trials)
-        for number in range(len(self.trials.program.nests)):
+        number = 0
+        while number < len(self.trials.program.nests):
             own = replace(self.trials, nest=number, partly=set())
-            trial = own.scratch()
-            NestSchedule(trial).write()
-            if own.partly:
-                own.give_own_names(own.partly)  # loops of a name that are to be scheduled apart
-                NestSchedule(own).write()
-            else:
-                own.accept(trial)
+            scheduled = add_up_together(own)
+            if not scheduled:
+                self.nest(own)
+            number += max(1, scheduled)
+
+    def nest(self, own: Trials) -> None:
+        """Lanes, register tiles and threads of one nest."""
+        trial = own.scratch()
+        NestSchedule(trial).write()
+        if own.partly:
+            own.give_own_names(own.partly)  # loops of a name that are to be scheduled apart
+            NestSchedule(own).write()
+        else:
+            own.accept(trial)
 
     # --- loops ----------------------------------------------------------------------------------------------
     def divide(self, number: int) -> None:
