@@ -184,7 +184,7 @@ class LibraryLayer:
 
     def declare(self, net: Net, *sources: Ensemble, options: Options) -> Any:
         """Add the layer to a net: what the constructor returns, a list of ensembles if there are several."""
-        given = _options(options, [source.shape for source in sources])
+        given = options_at(options, [source.shape for source in sources])
         constructor = getattr(latte, self.name)
         return constructor(net, list(sources), **given) if self.list_of_sources else constructor(net, *sources, **given)
 
@@ -204,9 +204,10 @@ def applied(
     definition: Definition, torch: Any, sources: Sequence[Any], options: Options, parameters: Mapping[str, Any]
 ) -> Any:
     """A definition of sources with the batch. An option that has the name of a parameter says whether there is one."""
-    given = _options(options, [tuple(source.shape[1:]) for source in sources])
+    given = options_at(options, [tuple(source.shape[1:]) for source in sources])
     return definition(torch, *sources, **{**given, **parameters})
 
 
-def _options(options: Options, shapes: Sequence[Shape]) -> Mapping[str, Any]:
+def options_at(options: Options, shapes: Sequence[Shape]) -> Mapping[str, Any]:
+    """Options for sources of these shapes."""
     return options(*shapes) if callable(options) else options

@@ -38,10 +38,10 @@ def _softmax_loss(
 
 
 def _loss(name: str) -> Any:
-    """A function of ``torch.nn.functional`` of numbers and targets."""
+    """A function of ``torch.nn.functional`` of numbers and targets, which get no gradient."""
 
     def definition(torch: Any, x: Any, target: Any, **options: Any) -> Any:
-        return getattr(torch.nn.functional, name)(x, target, **options).reshape(1)
+        return getattr(torch.nn.functional, name)(x, target.detach(), **options).reshape(1)
 
     return definition
 

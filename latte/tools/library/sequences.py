@@ -62,10 +62,6 @@ def _attention(
     return found.transpose(1, 2).flatten(2)
 
 
-def _steps(*shape: int, hidden: int, **options: Any) -> Case:
-    return Case(one_source(shape), {"hidden_size": hidden, **options})
-
-
 LAYERS = (
     LibraryLayer(
         "EmbeddingLayer",
@@ -82,9 +78,10 @@ LAYERS = (
         "RNNLayer",
         _recurrent("rnn"),
         cases={
-            "rnn": _steps(3, 4, 7, hidden=17),
-            "rnn of one step": _steps(2, 1, 5, hidden=9),
-            "relu rnn": _steps(2, 3, 5, hidden=9, nonlinearity="relu", return_sequence=False),
+            "rnn": Case(one_source((3, 4, 7), (2, 1, 5)), {"hidden_size": 17}),
+            "relu rnn": Case(
+                one_source((2, 3, 5)), {"hidden_size": 9, "nonlinearity": "relu", "return_sequence": False}
+            ),
         },
         measured={"rnn": Measured(options={"hidden_size": 128}, source="sequence", usual="32,32,128")},
         lacks=NOT_RANDOM,
@@ -92,7 +89,10 @@ LAYERS = (
     LibraryLayer(
         "LSTMLayer",
         _recurrent("lstm", states=2),
-        cases={"lstm": Case(one_source((3, 4, 7), (5, 5, 16)), {"hidden_size": 17})},
+        cases={
+            "lstm": Case(one_source((3, 4, 7)), {"hidden_size": 17}),
+            "lstm in blocks": Case(one_source((5, 5, 16)), {"hidden_size": 16}),
+        },
         measured={"lstm": Measured(options={"hidden_size": 128}, source="sequence", usual="32,32,128")},
         lacks=NOT_RANDOM,
     ),
@@ -100,8 +100,8 @@ LAYERS = (
         "GRULayer",
         _recurrent("gru"),
         cases={
-            "gru": _steps(3, 4, 7, hidden=17),
-            "gru's last step": _steps(2, 3, 5, hidden=9, return_sequence=False),
+            "gru": Case(one_source((3, 4, 7)), {"hidden_size": 17}),
+            "gru's last step": Case(one_source((2, 3, 5)), {"hidden_size": 9, "return_sequence": False}),
         },
         measured={"gru": Measured(options={"hidden_size": 128}, source="sequence", usual="32,32,128")},
         lacks=NOT_RANDOM,
