@@ -65,7 +65,7 @@ def arguments(layer: LibraryLayer, net: Net) -> dict[str, Any]:
     """Good arguments of a layer's constructor by name: those of its first case, at its first sizes."""
     case = next(iter(layer.cases.values()))
     compared = of_library(layer, case)
-    sources = _sources(net, compared, compared.shapes[0])
+    sources = sources_of(net, compared, compared.shapes[0])
     signature = inspect.signature(getattr(latte, layer.name))
     bound = signature.bind_partial(net, *([sources] if layer.list_of_sources else sources))
     return {**bound.arguments, **options_at(case.options, compared.shapes[0])}
@@ -105,7 +105,7 @@ def _check(case: Case, shapes: tuple[tuple[int, ...], ...], target: str | None, 
 
     net = Net(batch, seed=3)
     net.force_backward = True
-    sources = _sources(net, case, shapes)
+    sources = sources_of(net, case, shapes)
     made = case.layer(net, *sources)
     layers: list[Any] = made if isinstance(made, list) else [made]
     net.compile(threads=1, target=target)
@@ -145,7 +145,8 @@ def _check(case: Case, shapes: tuple[tuple[int, ...], ...], target: str | None, 
         near(getattr(layers[0], f"get_grad_{name}")(), tensor.grad, f"{shapes} gradient of {name}")
 
 
-def _sources(net: Net, case: Case, shapes: Sequence[tuple[int, ...]]) -> list[Ensemble]:
+def sources_of(net: Net, case: Case, shapes: Sequence[tuple[int, ...]]) -> list[Ensemble]:
+    """Data layers of these shapes for a case."""
     integers: dict[int, dict[str, Any]] = {number: {"dtype": "int32", "below": n} for number, n in case.below.items()}
     return [MemoryDataLayer(net, shape, **integers.get(number, {})) for number, shape in enumerate(shapes)]
 
