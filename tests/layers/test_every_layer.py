@@ -46,7 +46,7 @@ def missing(name: str) -> list[str]:
     """What a layer lacks, and where to add it."""
     rows = [line.split(" | ")[0] for line in MANUAL.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     checks = {
-        "not exported: import it in layers/__init__.py, and name it in __all__ there": name in latte.layers.__all__,
+        "not exported: import it in layers/__init__.py, and name it in __all__ there": name in latte.__all__,
         "no docstring: what it computes, in its constructor": bool(FOUND.get(name, "").strip()),
         "no row in the table at the beginning of docs/layers.md": any(f"`{name}`" in row for row in rows),
         f"no entry: LibraryLayer({name!r}, …) in LAYERS of a module of latte/tools/library": name in LIBRARY,

@@ -197,9 +197,3 @@ def test_arguments_that_do_not_fit(make: Callable[[Net], Ensemble], message: str
     make_again = GELULayer(net, net.ensembles[0])
     net.compile(threads=1)
     assert make_again.name == "gelu1"
-
-
-def test_every_constructor_is_in_the_star_import() -> None:
-    assert set(latte.layers.__all__) <= set(latte.__all__)
-    for name in latte.layers.__all__:
-        assert (getattr(latte, name).__doc__ or "").strip()

@@ -290,25 +290,9 @@ def rms_norm_in_torch(torch: Any, x: Any, gain: Any) -> Any:
     return _per_channel(gain) * scale * x
 
 
-def l2_in_torch(torch: Any, x: Any) -> Any:
-    return x / torch.sqrt((x * x).sum(1, keepdim=True) + EPSILON)
-
-
-def softmax_in_torch(torch: Any, x: Any) -> Any:
-    return torch.softmax(x, 1)
-
-
 def squeeze_in_torch(torch: Any, x: Any, weight: Any, bias: Any) -> Any:
     mean = x.mean((2, 3), keepdim=True)
     return x * torch.sigmoid(_per_channel(weight) * mean + _per_channel(bias))
-
-
-def mean_pool_in_torch(torch: Any, x: Any) -> Any:
-    return torch.nn.functional.avg_pool2d(x, 2)
-
-
-def pixel_shuffle_in_torch(torch: Any, x: Any) -> Any:
-    return torch.nn.functional.pixel_shuffle(x, 2)
 
 
 def depthwise_in_torch(torch: Any, x: Any, weights: Any) -> Any:
@@ -321,6 +305,14 @@ def grouped_in_torch(torch: Any, x: Any, weights: Any) -> Any:
 
 def transposed_in_torch(torch: Any, x: Any, weights: Any) -> Any:
     return torch.nn.functional.conv_transpose2d(x, weights.transpose(0, 1), stride=2)
+
+
+def l2_in_torch(torch: Any, x: Any) -> Any:
+    return x / torch.sqrt((x * x).sum(1, keepdim=True) + EPSILON)
+
+
+def pixel_shuffle_in_torch(torch: Any, x: Any) -> Any:
+    return torch.nn.functional.pixel_shuffle(x, 2)
 
 
 def attention_in_torch(torch: Any, x: Any) -> Any:
@@ -427,9 +419,9 @@ OWN: dict[str, Tried] = {
     "group-norm": Tried(declare=_arrays(GroupNormEnsemble), computed=group_norm_in_torch, channels=GROUPS),
     "rms-norm": Tried(declare=_arrays(RMSNormEnsemble), computed=rms_norm_in_torch),
     "l2": Tried(declare=_arrays(L2Ensemble), computed=l2_in_torch),
-    "softmax": Tried(declare=_arrays(SoftmaxEnsemble), computed=softmax_in_torch),
+    "softmax": Tried(declare=_arrays(SoftmaxEnsemble), computed=lambda torch, x: torch.softmax(x, 1)),
     "squeeze": Tried(declare=_arrays(SqueezeEnsemble), computed=squeeze_in_torch),
-    "mean-pool": Tried(declare=_mean_pool, computed=mean_pool_in_torch, extent=2),
+    "mean-pool": Tried(declare=_mean_pool, computed=lambda torch, x: torch.nn.functional.avg_pool2d(x, 2), extent=2),
     "pixel-shuffle": Tried(declare=_pixel_shuffle, computed=pixel_shuffle_in_torch, channels=4),
     "depthwise": Tried(declare=_depthwise, computed=depthwise_in_torch),
     "grouped": Tried(declare=_grouped, computed=grouped_in_torch, channels=GROUPS),

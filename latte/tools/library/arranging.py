@@ -7,15 +7,7 @@ from math import floor
 from operator import add, mul
 from typing import Any
 
-from latte.tools.library.entries import (
-    Case,
-    InRandomNets,
-    LibraryLayer,
-    Measured,
-    Shape,
-    one_source,
-    several_sources,
-)
+from latte.tools.library.entries import Case, InRandomNets, LibraryLayer, Measured, Shape, one_source, several_sources
 
 IMAGES = one_source((3, 3, 5, 7), (3, 17, 8, 16), (3, 1, 1, 1))
 PAIRS = several_sources(((5,),) * 2, ((2, 7),) * 2, ((3, 5, 7),) * 2, ((2, 3, 2, 3),) * 2)

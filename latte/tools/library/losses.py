@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from latte.tools.library.entries import (
-    UNIFORM,
-    Case,
-    LibraryLayer,
-    Measured,
-    Need,
-    below,
-    several_sources,
-)
+from latte.tools.library.entries import UNIFORM, Case, LibraryLayer, Measured, Need, below, several_sources
 
 USUAL = "256,1000,1"
 LAST: dict[Need, str] = {"random nets": "only a net's last layer may be one: a softmax loss, or none"}
@@ -21,12 +13,7 @@ SHAPES = ((4, 1), (3, 17), (33, 64), (2, 3, 5), (2, 3, 5, 7))
 
 
 def _softmax_loss(
-    torch: Any,
-    x: Any,
-    label: Any,
-    class_weights: Any = None,
-    label_smoothing: float = 0.0,
-    ignore_label: int = -100,
+    torch: Any, x: Any, label: Any, class_weights: Any = None, label_smoothing: float = 0.0, ignore_label: int = -100
 ) -> Any:
     weights = None if class_weights is None else torch.tensor(class_weights, dtype=x.dtype)
     x = x.transpose(1, 2) if x.ndim == 3 else x

@@ -16,13 +16,7 @@ WINDOWS: dict[str, tuple[Any, ...]] = {
 
 
 def _max(
-    torch: Any,
-    x: Any,
-    kernel: Any = 2,
-    stride: Any = 2,
-    pad: Any = 0,
-    ceil_mode: bool = False,
-    clamp: bool = False,
+    torch: Any, x: Any, kernel: Any = 2, stride: Any = 2, pad: Any = 0, ceil_mode: bool = False, clamp: bool = False
 ) -> Any:
     if clamp:
         x, pad, ceil_mode = _with_edges(torch, x, kernel, stride, pad, ceil_mode), 0, False

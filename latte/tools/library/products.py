@@ -85,10 +85,7 @@ LAYERS = (
             "conv-grouped": Measured(options={"num_filters": 64, "groups": GROUPS}, channels=GROUPS),
             "conv-depthwise": Measured(options=_depthwise),
         },
-        random={
-            "conv": InRandomNets(CONV, ranks=(3,)),
-            "depthwise": InRandomNets(options=_depthwise, ranks=(3,)),
-        },
+        random={"conv": InRandomNets(CONV, ranks=(3,)), "depthwise": InRandomNets(options=_depthwise, ranks=(3,))},
     ),
     LibraryLayer(
         "ConvLayerNoBias",

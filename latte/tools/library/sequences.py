@@ -20,12 +20,7 @@ NOT_RANDOM: dict[Need, str] = {"random nets": "it reads sequences; random nets h
 
 
 def _embedding(
-    torch: Any,
-    x: Any,
-    weights: Any,
-    num_embeddings: int,
-    embedding_dim: int,
-    padding_index: int | None = None,
+    torch: Any, x: Any, weights: Any, num_embeddings: int, embedding_dim: int, padding_index: int | None = None
 ) -> Any:
     return torch.nn.functional.embedding(x, weights, padding_index)
 
