@@ -56,7 +56,9 @@ def fixed(steps: Sequence[Step]) -> dict[tuple[str, str], str]:
     return {(step.unit.name, step.phase): step.program.fixed for step in steps if step.program.fixed}
 
 
-def run(programs: Sequence[Program], arrays: Arrays, items: int, *, checking: bool = False) -> None:
+def run(
+    programs: Sequence[Program], arrays: Arrays, items: int, *, checking: bool = False, double: bool = False
+) -> None:
     """Run programs one after the other on arrays by storage; those that are missing are made."""
     for program in programs:
         own = {}
@@ -64,10 +66,15 @@ def run(programs: Sequence[Program], arrays: Arrays, items: int, *, checking: bo
             if buffer.formula:
                 own[name] = np.array([value_of(buffer.formula, items)]).astype(DTYPES[buffer.dtype])
             elif buffer.role != "temporary":
-                array = arrays.setdefault(buffer.name, _unknown(buffer))
+                array = arrays.setdefault(buffer.name, as_double(_unknown(buffer)) if double else _unknown(buffer))
                 own[name] = array.reshape(buffer.shape)
                 assert np.shares_memory(own[name], array)
-        execute(program, own, checking=checking)
+        execute(program, own, checking=checking, **({"arithmetic": "float64"} if double else {}))
+
+
+def as_double(array: np.ndarray) -> np.ndarray:
+    """Floats in double precision; others as they are."""
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 def _unknown(buffer: Buffer) -> np.ndarray:
@@ -132,11 +139,12 @@ def check(whole: Net, steps: Sequence[Step], exact: Net, phases: Sequence[str]) 
     layers = layer_programs(exact.graph, items)
     for phase in phases:
         run([step.program for step in order[phase]], got, items, checking=True)
-        run(_in_order(layers, phase), wanted, items)
+        run(in_order(layers, phase), wanted, items)
     assert _compared(got, wanted) > len(exact.ensembles)
 
 
-def _in_order(layers: Sequence[object], phase: str) -> list[Program]:
+def in_order(layers: Sequence[object], phase: str) -> list[Program]:
+    """The programs of a phase of a net, as its layers have them."""
     if phase != "backward":
         return [layer.programs[phase] for layer in layers if phase in layer.programs]  # type: ignore[attr-defined]
     parts = ("backward", "update")

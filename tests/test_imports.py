@@ -58,10 +58,7 @@ TRANSFORMS = ({"arguments"}, {"command"}, {"rewrites"}, {"passes", "commands"}, 
 TRANSFORMS_RANK = {name: rank for rank, group in enumerate(TRANSFORMS) for name in group}
 
 ONLY_WHERE_USED = {"torch", "sklearn", "matplotlib", "onnx", "mpi4py"}
-OWN_PROCESS = {
-    Path("latte/tools/bench") / name
-    for name in ("peer.py", "peer_nets.py", "own_torch.py", "published_torch.py", "shipped_torch.py")
-}
+OWN_PROCESS = {Path("latte/tools/bench") / name for name in ("peer.py", "peer_nets.py", "published_torch.py")}
 """PyTorch's side of a benchmark, which only a process of its own imports."""
 
 

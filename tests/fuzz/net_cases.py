@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from latte import MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.ensemble import Ensemble
 from latte.errors import DeclarationError
+from latte.tools.library.entries import PerAxis
 from swirl.errors import LatteError
-from tests.fuzz.net_library import KINDS, taps
+from tests.fuzz.net_library import KINDS
 from tests.fuzz.programs import Pick
 
 MOST_ELEMENTS = 12_000
@@ -21,8 +23,6 @@ MOST_PRODUCTS = 4_000_000
 """Of one layer."""
 CHANNELS = (3, 1, 2, 4, 5, 7, 8, 15, 16, 16, 16, 17, 20, 31, 32, 32, 33)
 EXTENTS = (5, 1, 2, 3, 4, 6, 7, 8, 9, 13, 16, 17)
-FILTERS = (4, 1, 3, 8, 15, 16, 16, 16, 17, 24, 32, 32, 33)
-OUTPUTS = (5, 1, 2, 7, 10, 15, 16, 17, 33)
 
 AFTER: dict[str, tuple[str, ...]] = {
     "conv": ("relu", "batch_norm", "relu", "max_pooling"),
@@ -41,7 +41,7 @@ class Layer:
     """One layer.
 
     Args:
-        kind: in :data:`tests.fuzz.net_layers.KINDS`.
+        kind: in :data:`tests.fuzz.net_library.KINDS`.
         sources: numbers of the layers that it reads; 0 is the data, the first layer is 1.
         options: of its constructor.
     """
@@ -182,50 +182,16 @@ class NetMaker:
         sources = (source,)
         if KINDS[kind].sources == 2:
             sources = source, self.pick([n for n, shape in enumerate(shapes) if shape == shapes[source]])
-        return Layer(kind, sources, getattr(self, kind.removesuffix("_without_bias"), dict)())
+        return Layer(kind, sources, self.options(kind))
 
-    def pair(self, values: Sequence[int]) -> Any:
-        """One number, or one for each axis."""
-        return self.pick(values) if self.chance(3, 1) == 0 else (self.pick(values), self.pick(values))
+    def options(self, kind: str) -> dict[str, Any]:
+        """Options of a layer of a kind."""
+        return {name: self.drawn(values) for name, values in KINDS[kind].drawn.items()}
 
-    def conv(self) -> dict[str, Any]:
-        return {
-            "num_filters": self.pick(FILTERS),
-            "kernel": self.pair((3, 1, 1, 2, 3, 3, 5)),
-            "stride": self.pair((1, 1, 1, 2, 3)),
-            "pad": self.pair((1, 0, 0, 1, 2)),
-            "dilation": self.pair((1, 1, 1, 1, 2, 3)),
-        }
-
-    def transposed_conv(self) -> dict[str, Any]:
-        return {
-            "num_filters": self.pick(FILTERS),
-            "kernel": self.pair((3, 1, 2, 4)),
-            "stride": self.pair((1, 2, 2, 3)),
-            "pad": self.pair((0, 0, 1)),
-        }
-
-    def fully_connected(self) -> dict[str, Any]:
-        return {"num_outputs": self.pick(OUTPUTS)}
-
-    def gelu(self) -> dict[str, Any]:
-        return {"approximate": self.pick(("none", "tanh"))}
-
-    def group_norm(self) -> dict[str, Any]:
-        return {"groups": self.pick((1, 2, 3, 4, 8))}
-
-    def mean_pooling(self) -> dict[str, Any]:
-        return {**self.max_pooling(), "count_include_pad": self.pick((True, False))}
-
-    def max_pooling(self) -> dict[str, Any]:
-        clamp = self.pick((True, False))
-        return {
-            "kernel": self.pair((2, 2, 3, 1, 4)),
-            "stride": self.pair((2, 1, 3)),
-            "pad": self.pair((0, 0, 1)),
-            "ceil_mode": self.pick((True, False)),
-            "clamp": clamp,
-        }
+    def drawn(self, values: Sequence[Any]) -> Any:
+        """One of them, or one for each axis."""
+        both = isinstance(values, PerAxis) and self.chance(3, 1) == 1
+        return (self.pick(values), self.pick(values)) if both else self.pick(values)
 
 
 def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
@@ -235,9 +201,10 @@ def shapes_of(case: NetCase) -> list[tuple[int, ...]] | None:
     except (DeclarationError, LatteError):
         return None
     shapes = [layer.shape for layer in layers]
-    for number, layer in enumerate(case.layers, 1):
-        size = case.batch * prod(shapes[number])
-        if size > MOST_ELEMENTS or size * taps(layer.kind, layer.options, shapes[layer.sources[0]]) > MOST_PRODUCTS:
+    for layer in layers[1:]:
+        size = case.batch * prod(layer.shape)
+        weights = layer.fields().get("weights")
+        if size > MOST_ELEMENTS or weights is not None and size * prod(weights.shape[1:]) > MOST_PRODUCTS:
             return None
     return shapes
 
@@ -269,21 +236,10 @@ class RecipeMaker:
                 found[first, second] = self.chain(first, second)
         return found
 
-    def kind(self, number: int) -> str:
-        """The kind of a layer as recipes know it."""
-        kind = self.case.layers[number - 1].kind.removesuffix("_without_bias")
-        images = len(self.shapes[number]) == 3
-        return {
-            "added": "added_images" if images else "added",
-            "depthwise": "grouped_conv",
-            "enlarged": "one",
-            "turned": "one",
-            "edge": "blur",
-            "product": "product_of_images" if images else "product",
-            "global_mean_pooling": "mean_pooling",
-            "nearest": "interpolation",
-            "bilinear": "interpolation",
-        }.get(kind, kind)
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of the layers as recipes know them, that of the data first."""
+        return [layer.kind for layer in declare(self.case).layers]
 
     def neighbours(self) -> list[tuple[int, int]]:
         """Pairs of layers, the second one the only reader of the first."""
@@ -299,7 +255,7 @@ class RecipeMaker:
         if dim >= len(self.shapes[number]):
             dim = 0
         lines = [f'    s.tile("{buffer}", {dim}, {factor})' for buffer in ("value", "grad")]
-        kind = self.kind(number)
+        kind = self.kinds[number]
         if kind not in FOLLOWING or self.pick((True, False)):
             lines += ['    s.default("forward")'] if kind in BY_DEFAULT and self.pick((True, False)) else []
             return "\n".join(["def forward(s, target):", *lines, ""])
@@ -369,7 +325,7 @@ class RecipeMaker:
 
     def chain(self, first: int, second: int) -> str:
         """A recipe for two neighbours."""
-        kinds = self.kind(first), self.kind(second)
+        kinds = self.kinds[first], self.kinds[second]
         text = [f"chain = {kinds!r}", "", "def forward(s, target):", '    s.fuse_layers("forward", optional=True)']
         between = f"{kinds[0]}_value"
         more = self.pick(

@@ -1,72 +1,55 @@
-"""The rest of the layer library in random nets: activations, normalisations, means, interpolation, and the table of all
-kinds."""
+"""The kinds of layers of random nets: those of the library, and those of a user's.
+
+The entry of a library's layer says how it is declared and what it is in PyTorch. Some have formulas of their own here,
+which put noise on what is in between, find kinks, or know inference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
-from latte import (
-    ELULayer,
-    GELULayer,
-    GlobalMeanPoolingLayer,
-    GroupNormLayer,
-    InstanceNormLayer,
-    InterpolationLayer,
-    LayerNormLayer,
-    LeakyReLULayer,
-    LogSoftmaxLayer,
-    LRNLayer,
-    MeanPoolingLayer,
-    MultiplyLayer,
-    Net,
-    PReLULayer,
-    ReLU6Layer,
-    ReshapeLayer,
-    ResidualSumLayer,
-    SigmoidLayer,
-    SiLULayer,
-    SoftmaxLayer,
-    TransposedConvLayer,
-)
+from latte import Net
 from latte.ensemble import Ensemble
-from tests.fuzz.net_layers import FIRST_KINDS, Formula, Kind, moments, normalized, windows_of, with_list, with_one
+from latte.tools.library import LIBRARY
+from latte.tools.library.entries import InRandomNets, LibraryLayer, Options, options_at
+from tests.fuzz.net_layers import OWN_KINDS, Formula, Kind
 
 Parameters = Mapping[str, Any]
 
 
-# --- activations ----------------------------------------------------------------------------------------------
-def _of_torch(name: str, *arguments: Any, **options: Any) -> Any:
-    """A function of ``torch.nn.functional`` without parameters."""
-
-    def formula(f: Formula, layer: str, xs: Sequence[Any], p: Parameters) -> Any:
-        return getattr(f.torch.nn.functional, name)(xs[0], *arguments, **options)
-
-    return formula
-
-
-def _gelu(f: Formula, name: str, xs: Sequence[Any], p: Parameters, approximate: str = "none") -> Any:
-    return f.torch.nn.functional.gelu(xs[0], approximate=approximate)
-
-
-def _relu6(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
-    f.kink(xs[0])
-    f.kink(6 - xs[0])
-    return f.torch.nn.functional.relu6(xs[0])
-
-
-def _leaky_relu(f: Formula, name: str, xs: Sequence[Any], p: Parameters, negative_slope: float = 0.01) -> Any:
-    f.kink(xs[0])
-    return f.torch.nn.functional.leaky_relu(xs[0], negative_slope)
-
-
-def _prelu(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
-    f.kink(xs[0])
-    return f.torch.nn.functional.prelu(xs[0], p["slope"])
-
-
 # --- normalisations -------------------------------------------------------------------------------------------
+def moments(f: Formula, x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
+    """The mean and the variance along some axes, which stay with extent 1; roundings leave squares positive."""
+    mean = f.rounded(x.mean(axes, keepdim=True))
+    return mean, f.rounded((f.rounded(x - mean) ** 2).mean(axes, keepdim=True)).clamp(min=0.0)
+
+
+def normalized(f: Formula, x: Any, mean: Any, var: Any, epsilon: float) -> Any:
+    return f.rounded(f.rounded(x - mean) / f.torch.sqrt(var + epsilon))
+
+
+def _batch_norm(
+    f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], epsilon: float = 1e-5, momentum: float = 0.1
+) -> Any:
+    (x,) = xs
+    axes = [0, *range(2, x.ndim)]
+
+    def each(values: Any) -> Any:
+        return values.reshape(1, -1, *[1] * (x.ndim - 2))
+
+    mean_name, var_name = f"{name}.running_mean", f"{name}.running_var"
+    if f.training:
+        count = x.numel() // x.shape[1]
+        mean, var = moments(f, x, axes)
+        for key, new in ((mean_name, mean), (var_name, var * count / max(count - 1, 1))):
+            f.states[key] = (1 - momentum) * f.states[key] + momentum * new.detach().flatten()
+    else:
+        mean, var = each(f.states[mean_name]), each(f.states[var_name])
+    return each(p["gamma"]) * normalized(f, x, mean, var, epsilon) + each(p["beta"])
+
+
 def _standardized(f: Formula, x: Any, axes: Sequence[int]) -> Any:
     return normalized(f, x, *moments(f, x, axes), 1e-5)
 
@@ -84,7 +67,65 @@ def _instance_norm(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> A
     return _group_norm(f, name, xs, p, xs[0].shape[1])
 
 
-# --- windows, sizes and places --------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a pooling layer.
+
+    Args:
+        values: n, c, y, x, element of the window; outside of the source the nearest edge.
+        place: of each element in the source, as a number; y, x, element.
+        inside: whether it is inside.
+        padded: whether it is inside of the padded source.
+    """
+
+    values: Any
+    place: Any
+    inside: Any
+    padded: Any
+
+
+def windows_of(
+    torch: Any, x: Any, kernel: Any = 2, stride: Any = 2, pad: Any = 0, ceil_mode: bool = False, clamp: bool = False
+) -> Windows:
+    (ky, kx), (sy, sx), (py, px) = (v if isinstance(v, tuple) else (v, v) for v in (kernel, stride, pad))
+    sizes = []
+    for extent, k, s, around in zip(x.shape[2:], (ky, kx), (sy, sx), (py, px), strict=True):
+        room = extent + 2 * around - k
+        count = (-(-room // s) if ceil_mode else room // s) + 1
+        if ceil_mode and not clamp and (count - 1) * s >= extent + around:
+            count -= 1
+        sizes.append(count)
+    places = []
+    for count, k, s, around, extent in zip(sizes, (ky, kx), (sy, sx), (py, px), x.shape[2:], strict=True):
+        at = torch.arange(count)[:, None] * s - around + torch.arange(k)[None, :]
+        places.append((at.clamp(0, extent - 1), (at >= 0) & (at < extent), at < extent + around))
+    (rows, *rows_in), (columns, *columns_in) = places
+    values = x[:, :, rows][:, :, :, :, columns].permute(0, 1, 2, 4, 3, 5).flatten(4)
+    place = (rows[:, None, :, None] * x.shape[3] + columns[None, :, None, :]).flatten(2)
+    inside, padded = (
+        (of_rows[:, None, :, None] & of_columns[None, :, None, :]).flatten(2)
+        for of_rows, of_columns in zip(rows_in, columns_in, strict=True)
+    )
+    return Windows(values, place, inside, padded)
+
+
+def _pooling(
+    f: Formula, name: str, xs: Sequence[Any], p: Mapping[str, Any], clamp: bool = False, **options: Any
+) -> Any:
+    """The first greatest element of each window, in row-major order."""
+    torch, (x,) = f.torch, xs
+    found = windows_of(torch, x, clamp=clamp, **options)
+    windows = found.values if clamp else found.values.masked_fill(~found.inside, -float("inf"))
+    best = windows.detach().max(-1, keepdim=True).values
+    numbers = torch.arange(windows.shape[-1]).expand(windows.shape)
+    first = torch.where(windows.detach() == best, numbers, windows.shape[-1]).min(-1, keepdim=True).values
+    won = found.place.expand(windows.shape).gather(-1, first)
+    gaps = (best - windows.detach())[(found.place != won) & ~((best == 0) & (float(x.detach().min()) >= 0))]
+    f.near(gaps, x.detach().abs().max())
+    return windows.gather(-1, first)[..., 0]
+
+
 def _mean_pooling(
     f: Formula,
     name: str,
@@ -101,82 +142,36 @@ def _mean_pooling(
     return total / (windows.padded if count_include_pad else windows.inside).sum(-1)
 
 
-def _mean(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
-    return xs[0].mean((2, 3), keepdim=True)
+FORMULAS = {
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "max_pooling": _pooling,
+    "mean_pooling": _mean_pooling,
+}
+"""Formulas that are not those of the library's entries."""
 
 
-def _transposed_conv(
-    f: Formula,
-    name: str,
-    xs: Sequence[Any],
-    p: Parameters,
-    num_filters: int,
-    kernel: Any = 3,
-    stride: Any = 1,
-    pad: Any = 0,
-    dilation: Any = 1,
-) -> Any:
-    bias = p["bias"].flatten()
-    return f.torch.nn.functional.conv_transpose2d(xs[0], p["weights"], bias, stride, pad, dilation=dilation)
+# --- the table ------------------------------------------------------------------------------------------------
+def _of_library(layer: LibraryLayer, kind: str, random: InRandomNets) -> Kind:
+    def all_of(options: Options, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+        return {**options_at(random.options, shapes), **options_at(options, shapes)}
 
+    def declare(net: Net, sources: Sequence[Ensemble], **options: Any) -> Ensemble:
+        return layer.declare_one(net, *sources, options=all_of(options, [source.shape for source in sources]))
 
-def _interpolated(mode: str) -> Any:
-    def declare(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
-        return InterpolationLayer(net, sources[0], resize_factor=2.0, mode=mode, centred=True)
+    def formula(f: Formula, name: str, xs: Sequence[Any], p: Parameters, **options: Any) -> Any:
+        for kink in random.kinks:
+            f.kink(kink(*xs))
+        given = all_of(options, [tuple(x.shape[1:]) for x in xs])
+        value = layer.computed(f.torch, *xs, options=given, **p)
+        return value[0] if isinstance(value, list) else value
 
-    return declare
-
-
-def _turned_around(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
-    """The elements in their order, in another shape."""
-    return ReshapeLayer(net, sources[0], sources[0].shape[::-1])
-
-
-def _reshaped(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
-    return xs[0].reshape(-1, *xs[0].shape[:0:-1])
-
-
-def _residual(net: Net, sources: Sequence[Ensemble]) -> Ensemble:
-    return ResidualSumLayer(net, *sources, 0.5)
-
-
-def _residual_sum(f: Formula, name: str, xs: Sequence[Any], p: Parameters) -> Any:
-    return xs[0] + 0.5 * xs[1]
+    return Kind(declare=declare, formula=FORMULAS.get(kind, formula), **vars(random))
 
 
 KINDS: dict[str, Kind] = {
-    **FIRST_KINDS,
-    "relu6": Kind(with_one(ReLU6Layer), _relu6),
-    "leaky_relu": Kind(with_one(LeakyReLULayer), _leaky_relu, exact=False),
-    "prelu": Kind(with_one(PReLULayer), _prelu),
-    "elu": Kind(with_one(ELULayer), _of_torch("elu"), exact=False),
-    "gelu": Kind(with_one(GELULayer), _gelu, exact=False),
-    "silu": Kind(with_one(SiLULayer), _of_torch("silu"), exact=False),
-    "sigmoid": Kind(with_one(SigmoidLayer), _of_torch("sigmoid"), exact=False),
-    "softmax": Kind(with_one(SoftmaxLayer), _of_torch("softmax", 1), exact=False),
-    "log_softmax": Kind(with_one(LogSoftmaxLayer), _of_torch("log_softmax", 1), exact=False),
-    "layer_norm": Kind(with_one(LayerNormLayer), _layer_norm, exact=False),
-    "group_norm": Kind(with_one(GroupNormLayer), _group_norm, (3,), exact=False),
-    "instance_norm": Kind(with_one(InstanceNormLayer), _instance_norm, (3,), exact=False),
-    "lrn": Kind(with_one(LRNLayer), _of_torch("local_response_norm", 5), (3,), exact=False),
-    "mean_pooling": Kind(with_one(MeanPoolingLayer), _mean_pooling, (3,), exact=False),
-    "global_mean_pooling": Kind(with_one(GlobalMeanPoolingLayer), _mean, (3,), exact=False),
-    "transposed_conv": Kind(with_one(TransposedConvLayer), _transposed_conv, (3,)),
-    "nearest": Kind(_interpolated("nearest"), _of_torch("interpolate", scale_factor=2), (3,)),
-    "bilinear": Kind(
-        _interpolated("bilinear"), _of_torch("interpolate", scale_factor=2, mode="bilinear"), (3,), exact=False
-    ),
-    "multiply": Kind(with_list(MultiplyLayer), FIRST_KINDS["product"].formula, sources=2),
-    "residual_sum": Kind(_residual, _residual_sum, sources=2),
-    "reshape": Kind(_turned_around, _reshaped, (3,)),
+    **{kind: _of_library(layer, kind, random) for layer in LIBRARY.values() for kind, random in layer.random.items()},
+    **OWN_KINDS,
 }
-
-
-def taps(kind: str, options: Mapping[str, Any], source: tuple[int, ...]) -> int:
-    """How many products an element of a layer's value sums, at most."""
-    if kind.startswith("fully_connected"):
-        return prod(source)
-    if "kernel" not in options or not (kind.startswith("conv") or kind == "transposed_conv"):
-        return 1
-    kernel = options["kernel"]
-    return source[0] * (prod(kernel) if isinstance(kernel, tuple) else kernel**2)

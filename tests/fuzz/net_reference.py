@@ -128,8 +128,9 @@ def _largest(torch: Any, case: NetCase, declared: Declared, inputs: Inputs) -> f
         inputs.labels,
     )
     values, _ = _evaluated(torch, case, declared, absolute)
-    parts = sum({"leaky": 2, "blur": 1, "edge": 1, "residual_sum": 1}.get(layer.kind, 0) for layer in case.layers)
-    products = 2 ** sum(layer.kind in ("product", "multiply") for layer in case.layers)  # which multiply the parts
+    kinds = [KINDS[layer.kind] for layer in case.layers]
+    parts = sum(kind.fraction for kind in kinds)
+    products = 2 ** sum(kind.multiplies for kind in kinds)  # which multiply the parts
     return max(float(np.abs(array).max(initial=0.0)) for array in values.values()) * 4.0 ** (parts * products)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz.checks import random_pick
 from tests.fuzz.net_batch import failing, net_test, run_nets, shrink_net
-from tests.fuzz.net_cases import Layer, NetCase, NetMaker, RecipeMaker, declare, shapes_of
+from tests.fuzz.net_cases import Layer, NetCase, NetMaker, shapes_of
 from tests.fuzz.net_library import KINDS
 
 SEED = int(os.environ.get("FUZZ_SEED", "40000"))
@@ -27,8 +27,12 @@ def test_random_nets(part: int) -> None:
 
 
 def test_every_kind_is_made_and_fits() -> None:
-    made = [NetMaker(random_pick(seed)).make(seed) for seed in range(150)]
-    assert {layer.kind for case in made for layer in case.layers} == set(KINDS)
+    made: list[NetCase] = []
+    rare = set(KINDS)
+    while len(made) < 150 or rare and len(made) < 1500:
+        made.append(NetMaker(random_pick(len(made))).make(len(made)))
+        rare -= {layer.kind for layer in made[-1].layers}
+    assert not rare
     assert all(shapes_of(case) is not None for case in made)
     assert any(case.exact for case in made) and any(case.recipes for case in made)
     for case in made:
@@ -36,18 +40,6 @@ def test_every_kind_is_made_and_fits() -> None:
         scope: dict[str, Any] = {"NetCase": NetCase, "Layer": Layer, "assert_net": lambda *given: given}
         exec(text.replace("    assert_net", "    return assert_net"), scope)
         assert scope["test_again"]() == (case, "plain")
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_recipes_know_the_kinds(kind: str) -> None:
-    case = NetCase(batch=2, shape=(3, 4, 5), layers=())
-    maker = NetMaker(random_pick(0))
-    options = getattr(maker, kind.removesuffix("_without_bias"), dict)()
-    options |= {name: value for name, value in {"kernel": 1, "pad": 0, "groups": 1}.items() if name in options}
-    case = replace(case, layers=(Layer(kind, (0,) * KINDS[kind].sources, options),))
-    shapes = shapes_of(case)
-    assert shapes is not None
-    assert declare(case).layers[1].kind == RecipeMaker(random_pick(0), case, shapes).kind(1)
 
 
 def test_a_wrong_layer_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

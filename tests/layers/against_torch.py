@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import latte
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
+from latte.tools.library.entries import NORMAL, LibraryLayer, options_at
+from latte.tools.library.entries import Case as LibraryCase
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
 from tests.layers.references import assert_within
@@ -29,12 +33,42 @@ class Case:
         same: of tensors, and of parameters by name; returns as many.
         shapes: for each trial those of the sources, without the batch.
         data: what the sources are given, by their position, instead of random numbers: ``data(generator, shape)``.
+        below: of sources that are subscripts, by their position: all are smaller.
     """
 
     layer: Callable[..., Any]
     same: Callable[..., Any]
     shapes: Sequence[tuple[tuple[int, ...], ...]]
-    data: dict[int, Callable[..., np.ndarray]] = field(default_factory=dict)
+    data: Mapping[int, Callable[..., np.ndarray]] = field(default_factory=dict)
+    below: Mapping[int, int] = field(default_factory=dict)
+
+
+def of_library(layer: LibraryLayer, case: LibraryCase) -> Case:
+    """A case of the library's registry."""
+    import torch
+
+    def read(sources: Sequence[Any]) -> list[Any]:
+        return [sources[number] for number in case.reads or range(len(sources))]
+
+    count = len(case.sizes[0].sources)
+    data = {number: case.data.get(number, NORMAL) for number in range(count)}
+    return Case(
+        lambda net, *sources: layer.declare(net, *read(sources), options=case.options),
+        lambda *xs, **parameters: layer.computed(torch, *read(xs), options=case.options, **parameters),
+        [sizes.sources for sizes in case.sizes],
+        {number: each.draw for number, each in data.items()},
+        {number: each.below for number, each in data.items() if each.below is not None},
+    )
+
+
+def arguments(layer: LibraryLayer, net: Net) -> dict[str, Any]:
+    """Good arguments of a layer's constructor by name: those of its first case, at its first sizes."""
+    case = next(iter(layer.cases.values()))
+    compared = of_library(layer, case)
+    sources = sources_of(net, compared, compared.shapes[0])
+    signature = inspect.signature(getattr(latte, layer.name))
+    bound = signature.bind_partial(net, *([sources] if layer.list_of_sources else sources))
+    return {**bound.arguments, **options_at(case.options, compared.shapes[0])}
 
 
 def in_turn(cases: Mapping[str, Any]) -> list[tuple[str, str, int]]:
@@ -71,18 +105,23 @@ def _check(case: Case, shapes: tuple[tuple[int, ...], ...], target: str | None, 
 
     net = Net(batch, seed=3)
     net.force_backward = True
-    sources = [MemoryDataLayer(net, shape) for shape in shapes]
+    sources = sources_of(net, case, shapes)
     made = case.layer(net, *sources)
     layers: list[Any] = made if isinstance(made, list) else [made]
     net.compile(threads=1, target=target)
     generator = np.random.default_rng(1)
     parameters = {name: _moved(layers[0], name, generator) for name in _parameters(layers[0])}
     arrays = [
-        case.data.get(position, _normal)(generator, (batch, *shape)).astype(np.float32)
+        case.data.get(position, _normal)(generator, (batch, *shape)).astype(
+            np.int32 if position in case.below else np.float32
+        )
         for position, shape in enumerate(shapes)
     ]
     net.set_batch(*arrays)
-    tensors = [torch.tensor(array, dtype=torch.float64, requires_grad=True) for array in arrays]
+    tensors = [
+        torch.tensor(array) if position in case.below else torch.tensor(array, dtype=torch.float64, requires_grad=True)
+        for position, array in enumerate(arrays)
+    ]
     theirs = {name: torch.tensor(v, dtype=torch.float64, requires_grad=True) for name, v in parameters.items()}
     found = case.same(*tensors, **theirs)
     values = found if isinstance(found, list) else [found]
@@ -104,6 +143,12 @@ def _check(case: Case, shapes: tuple[tuple[int, ...], ...], target: str | None, 
             near(source.get_grad(), tensor.grad, f"{shapes} gradient of {source.name}")
     for name, tensor in theirs.items():
         near(getattr(layers[0], f"get_grad_{name}")(), tensor.grad, f"{shapes} gradient of {name}")
+
+
+def sources_of(net: Net, case: Case, shapes: Sequence[tuple[int, ...]]) -> list[Ensemble]:
+    """Data layers of these shapes for a case."""
+    integers: dict[int, dict[str, Any]] = {number: {"dtype": "int32", "below": n} for number, n in case.below.items()}
+    return [MemoryDataLayer(net, shape, **integers.get(number, {})) for number, shape in enumerate(shapes)]
 
 
 def near(ours: np.ndarray, theirs: Any, what: str) -> None:

@@ -26,107 +26,13 @@ from latte import (
     SplitLayer,
 )
 from latte.errors import DeclarationError
+from latte.tools.library import LIBRARY
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
-from tests.layers.against_torch import Case, check_all, in_turn, near
+from tests.layers.against_torch import near
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-
-IMAGES = (((3, 5, 7),), ((17, 8, 16),), ((1, 1, 1),))
-PAIRS = (((5,),) * 2, ((2, 7),) * 2, ((3, 5, 7),) * 2, ((2, 3, 2, 3),) * 2)
-
-
-def original_bilinear(x: Any, pad: int, factor: float) -> Any:
-    """The rule of the original, row by row and column by column."""
-
-    def axis(extent: int) -> tuple[Any, np.ndarray, np.ndarray]:
-        position = np.arange(int(np.floor(extent * factor)) - pad) / factor
-        first = np.clip(np.floor(position) - pad, 0, extent - 1).astype(int)
-        return torch.tensor(position - np.floor(position)), first, np.minimum(first + 1, extent - 1)
-
-    (down, top, bottom), (right, left, other) = axis(x.shape[2]), axis(x.shape[3])
-    rows = x[:, :, top] * (1 - down)[:, None] + x[:, :, bottom] * down[:, None]
-    return rows[:, :, :, left] * (1 - right) + rows[:, :, :, other] * right
-
-
-def resized(shapes: tuple[tuple[int, ...], ...], same: Callable[..., Any], **options: Any) -> Case:
-    def declare(net: Net, source: Any) -> Any:
-        return InterpolationLayer(net, source, **options)
-
-    return Case(declare, same, tuple((shape,) for shape in shapes))
-
-
-CASES = {
-    "concat": Case(
-        lambda net, *sources: ConcatLayer(net, list(sources)),
-        lambda *xs: torch.cat(xs, 1),
-        (((3,), (17,)), ((2, 5), (4, 5), (1, 5)), ((3, 5, 7), (1, 5, 7), (16, 5, 7), (2, 5, 7))),
-    ),
-    "concat rows": Case(
-        lambda net, *sources: ConcatLayer(net, list(sources), axis=1),
-        lambda *xs: torch.cat(xs, 2),
-        (((2, 5), (2, 3)), ((3, 5, 7), (3, 1, 7))),
-    ),
-    "concat twice": Case(lambda net, a: ConcatLayer(net, [a, a]), lambda a: torch.cat([a, a], 1), IMAGES[:1]),
-    "add": Case(lambda net, a, b: AddLayer(net, [a, b]), lambda a, b: a + b, PAIRS),
-    "add of three": Case(lambda net, a, b: AddLayer(net, [a, b, a]), lambda a, b: 2 * a + b, PAIRS[2:3]),
-    "multiply": Case(lambda net, a, b: MultiplyLayer(net, [a, b]), lambda a, b: a * b, PAIRS),
-    "multiply of three": Case(lambda net, a, b: MultiplyLayer(net, [a, b, a]), lambda a, b: a * b * a, PAIRS[2:3]),
-    "add to all": Case(
-        lambda net, a, b: AddLayer(net, [a, b]), lambda a, b: a + b, (((3, 7), (1, 7)), ((1, 5, 7), (3, 1, 7)))
-    ),
-    "multiply by a gate": Case(
-        lambda net, a, b: MultiplyLayer(net, [a, b]), lambda a, b: a * b, (((17, 5, 7), (17, 1, 1)), ((1,), (5,)))
-    ),
-    "residual sum": Case(lambda net, a, b: ResidualSumLayer(net, a, b, 0.3), lambda a, b: a + 0.3 * b, PAIRS),
-    "split": Case(
-        lambda net, a: SplitLayer(net, a, [1, 16, 3]),
-        lambda a: list(torch.split(a, [1, 16, 3], 1)),
-        (((20,),), ((20, 5),), ((20, 5, 7),)),
-    ),
-    "split columns": Case(
-        lambda net, a: SplitLayer(net, a, (5, 2), axis=2), lambda a: list(torch.split(a, [5, 2], 3)), IMAGES[:1]
-    ),
-    "zeros around": Case(lambda net, a: PaddingLayer(net, a, (0, (1, 2), 3)), lambda a: F.pad(a, (3, 3, 1, 2)), IMAGES),
-    "edges around": Case(
-        lambda net, a: PaddingLayer(net, a, (0, (1, 2), 3), "edge"),
-        lambda a: F.pad(a, (3, 3, 1, 2), mode="replicate"),
-        IMAGES,
-    ),
-    "flatten": Case(FlattenLayer, lambda a: a.flatten(1), (*IMAGES, ((3, 5),), ((4,),))),
-    "reshape": Case(
-        lambda net, a: ReshapeLayer(net, a, (5, -1)), lambda a: a.reshape(len(a), 5, -1), (((3, 10, 7),), ((15,),))
-    ),
-    "permute": Case(lambda net, a: PermuteLayer(net, a, (1, 2, 0)), lambda a: a.permute(0, 2, 3, 1), IMAGES),
-    "original": resized(
-        ((1, 34, 33), (3, 16, 9)), lambda x: original_bilinear(x, -1, 0.125), pad=-1, resize_factor=0.125
-    ),
-    "original enlarged": resized(((3, 5, 7), (1, 1, 2)), lambda x: original_bilinear(x, 0, 2.0), resize_factor=2.0),
-    "original by three halves": resized(((3, 5, 7),), lambda x: original_bilinear(x, 1, 1.5), pad=1, resize_factor=1.5),
-    "bilinear": resized(
-        ((3, 5, 7), (17, 8, 16)),
-        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
-        resize_factor=2,
-        centred=True,
-    ),
-    "bilinear by two thirds": resized(
-        ((3, 5, 7),),
-        lambda x: F.interpolate(x, scale_factor=2 / 3, mode="bilinear", align_corners=False),
-        resize_factor=2 / 3,
-        centred=True,
-    ),
-    "nearest": resized(
-        ((3, 5, 7), (1, 8, 16)), lambda x: F.interpolate(x, scale_factor=1.5), mode="nearest", resize_factor=1.5
-    ),
-    "nearest centre": resized(
-        ((3, 5, 7),),
-        lambda x: F.interpolate(x, scale_factor=0.5, mode="nearest-exact"),
-        mode="nearest",
-        resize_factor=0.5,
-        centred=True,
-    ),
-}
 
 
 def test_original_bilinear_before_the_source_mixes_its_first_two_rows() -> None:
@@ -138,11 +44,6 @@ def test_original_bilinear_before_the_source_mixes_its_first_two_rows() -> None:
     net.set_batch(np.array([[[[10.0, 20.0, 40.0]]]]))
     net.test()
     np.testing.assert_allclose(wide.get_value()[0, 0], [[10, 15, 10, 15, 20]] * 3)
-
-
-@pytest.mark.parametrize(("name", "target", "number"), in_turn(CASES), ids=str)
-def test_against_pytorch(name: str, target: str, number: int) -> None:
-    check_all(CASES[name], target, number=number)
 
 
 def test_gradients_of_each_source_of_a_concat() -> None:
@@ -235,7 +136,8 @@ def test_between_layers_in_blocks_of_channels(target: str) -> None:
     source = torch.tensor(x, requires_grad=True)
     a, b = conv(1, source, padding=1), torch.relu(conv(2, source, padding=1))
     c = conv(3, F.pad(torch.cat([a + b, a, b], 1)[:, 36:], (1, 1, 1, 1), mode="replicate"))
-    d = conv(4, original_bilinear(2 * c * c, 0, 2.0), padding=1, stride=2).permute(0, 2, 3, 1).flatten(1)
+    wider = LIBRARY["InterpolationLayer"].computed(torch, 2 * c * c, options={"resize_factor": 2.0})
+    d = conv(4, wider, padding=1, stride=2).permute(0, 2, 3, 1).flatten(1)
     value = d @ state["fully_connected1.weights"].T + state["fully_connected1.bias"][:, 0]
     value.backward(torch.tensor(gradient))
     near(top.get_value(), value, "value")

@@ -12,43 +12,8 @@ from latte import MemoryDataLayer, Net, ScaledDotProductAttentionLayer
 from latte.errors import DeclarationError
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
-from tests.layers.against_torch import Case, check_all, in_turn
 
 torch = pytest.importorskip("torch")
-
-
-def attention(*shapes: tuple[int, ...], heads: int = 1, **options: Any) -> Case:
-    """Of three sources, or of one that is all three."""
-
-    def declare(net: Net, query: Any, key: Any = None, values: Any = None) -> Any:
-        key, values = key or query, values or query
-        return ScaledDotProductAttentionLayer(net, query, key, values, heads=heads, **options)
-
-    def by_heads(x: Any) -> Any:
-        return x.reshape(len(x), x.shape[1], heads, -1).transpose(1, 2)
-
-    def same(*xs: Any) -> Any:
-        query, key, values = xs if len(xs) == 3 else xs * 3
-        options_there = {"is_causal" if name == "causal" else name: value for name, value in options.items()}
-        found = torch.nn.functional.scaled_dot_product_attention(
-            by_heads(query), by_heads(key), by_heads(values), **options_there
-        )
-        return found.transpose(1, 2).flatten(2)
-
-    return Case(declare, same, (shapes,))
-
-
-CASES = {
-    "heads": attention((5, 12), (4, 12), (4, 51), heads=3),
-    "causal": attention((17, 16), (9, 16), (9, 16), heads=2, causal=True),
-    "self": attention((7, 32), heads=2, causal=True),
-    "one position": attention((1, 1), (1, 1), (1, 1), scale=0.7),
-}
-
-
-@pytest.mark.parametrize(("name", "target", "number"), in_turn(CASES), ids=str)
-def test_against_pytorch(name: str, target: str, number: int) -> None:
-    check_all(CASES[name], target, 2, number)
 
 
 MASKED = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import pytest
 
 from latte import AccuracyLayer, FullyConnectedLayer, MeanSquaredErrorLayer, MemoryDataLayer, Net, SoftmaxLossLayer
 from latte.errors import DataError, DeclarationError
+from latte.tools.library import LIBRARY
 from tests.layers.against_torch import Case, check_all
 from tests.support import targets_in_turn
 
 torch = pytest.importorskip("torch")
-F = torch.nn.functional
 
 WEIGHTS = (0.5, 2.0, 0.0, 1.0, 3.0)
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -40,20 +41,7 @@ def labels(options: dict[str, Any]) -> Callable[..., np.ndarray]:
 
 
 def same_loss(options: dict[str, Any]) -> Callable[..., Any]:
-    def same(x: Any, label: Any) -> Any:
-        weights = options.get("class_weights")
-        target = label.detach().long()
-        if x.ndim == 3:
-            x = x.transpose(1, 2)
-        return F.cross_entropy(
-            x,
-            target.reshape(x.shape[0], *x.shape[2:]),
-            None if weights is None else torch.tensor(weights, dtype=torch.float64),
-            label_smoothing=options.get("label_smoothing", 0.0),
-            ignore_index=options.get("ignore_label", -100),
-        )
-
-    return same
+    return partial(LIBRARY["SoftmaxLossLayer"].computed, torch, options=options)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +195,7 @@ def test_evaluation_of_batches_whose_classes_have_no_weight(batch_size: int) -> 
     x, label = MemoryDataLayer(net, (3,)), MemoryDataLayer(net, (1,))
     SoftmaxLossLayer(net, x, label, class_weights=[0, 1, 2], label_smoothing=0.3)
     net.compile(threads=1)
-    expected = F.cross_entropy(
+    expected = torch.nn.functional.cross_entropy(
         torch.tensor(scores), torch.tensor(labels), torch.tensor([0.0, 1.0, 2.0]), label_smoothing=0.3
     )
     assert abs(net.evaluate(scores, labels[:, None]).loss - float(expected)) < 1e-5

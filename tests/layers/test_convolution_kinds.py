@@ -1,4 +1,4 @@
-"""Convolutions with groups, and transposed ones, against PyTorch."""
+"""Convolutions with groups, and transposed ones: large, in nets, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,61 +7,21 @@ from typing import Any
 
 import pytest
 
-from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net, ReLULayer, TransposedConvLayer
+from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer, TransposedConvLayer
 from latte.errors import DeclarationError
-from tests.layers.against_torch import Case, check_all, in_turn
+from latte.tools.library import LIBRARY
+from latte.tools.library.entries import Case, one_source
+from tests.layers.against_torch import check_all, of_library
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 
-def grouped(*shapes: tuple[int, ...], groups: int, bias: bool = True, **options: Any) -> Case:
-    def declare(net: Net, source: Any) -> Any:
-        layer = ConvLayer if bias else ConvLayerNoBias
-        return layer(net, source, groups=groups, **options)
-
-    def same(x: Any, weights: Any, bias: Any = None) -> Any:
-        moved = [options.get(name, default) for name, default in (("stride", 1), ("pad", 1), ("dilation", 1))]
-        return F.conv2d(x, weights, None if bias is None else bias[:, 0], *moved, groups)
-
-    return Case(declare, same, [(shape,) for shape in shapes])
-
-
-def transposed(*shapes: tuple[int, ...], **options: Any) -> Case:
-    def declare(net: Net, source: Any) -> Any:
-        return TransposedConvLayer(net, source, **options)
-
-    def same(x: Any, weights: Any, bias: Any) -> Any:
-        stride, pad, dilation = (options.get(*each) for each in (("stride", 1), ("pad", 0), ("dilation", 1)))
-        return F.conv_transpose2d(x, weights, bias[:, 0], stride, pad, options.get("output_padding", 0), 1, dilation)
-
-    return Case(declare, same, [(shape,) for shape in shapes])
-
-
-CASES = {
-    "two groups": grouped((4, 5, 7), groups=2, num_filters=6),
-    "groups of 16": grouped((48, 8, 16), (48, 5, 7), groups=3, num_filters=33),
-    "depthwise": grouped((17, 5, 7), (17, 8, 16), groups=17, num_filters=17, stride=2),
-    "depthwise, two filters each": grouped((4, 9, 9), groups=4, num_filters=8, kernel=(3, 2), dilation=2, pad=(1, 2)),
-    "depthwise without bias": grouped((32, 8, 8), groups=32, bias=False, num_filters=32),
-    "transposed": transposed((3, 5, 7), num_filters=6),
-    "transposed, enlarging": transposed((16, 4, 4), num_filters=17, kernel=4, stride=2, pad=1),
-    "transposed, all options": transposed(
-        (2, 5, 6), num_filters=3, kernel=(3, 2), stride=(2, 3), dilation=(1, 2), pad=(1, 0), output_padding=1
-    ),
-    "transposed, one pixel": transposed((1, 1, 1), num_filters=1, kernel=1),
-}
-
-
-@pytest.mark.parametrize(("name", "target", "number"), in_turn(CASES), ids=str)
-def test_against_pytorch(name: str, target: str, number: int) -> None:
-    check_all(CASES[name], target, number=number)
-
-
 @pytest.mark.parametrize(("target", "batch"), [("avx512", 17), ("avx2", 3)])
 def test_weights_of_arrays_beyond_the_caches(target: str, batch: int) -> None:
     """Rows of the images pass by once for all weights; of many images, parts add up for themselves."""
-    check_all(transposed((8, 40, 33), num_filters=16, kernel=2, stride=2), target, batch)
+    case = Case(one_source((batch, 8, 40, 33)), {"num_filters": 16, "kernel": 2, "stride": 2})
+    check_all(of_library(LIBRARY["TransposedConvLayer"], case), target, batch)
 
 
 def test_groups_in_a_net() -> None:

@@ -1,4 +1,4 @@
-"""Recurrent layers against PyTorch in double precision; all steps share parameters, and what is compiled."""
+"""Recurrent layers from initial states and backwards against PyTorch; all steps share parameters, and kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from latte import GRULayer, LSTMLayer, MemoryDataLayer, Net, RNNLayer
 from latte.ensemble import Ensemble
 from latte.errors import BodyError, DataError, DeclarationError
 from latte.neuron import Constant, Neuron, given
-from swirl.target.machine import why_not
-from swirl.target.targets import TARGETS
 from tests.layers.references import alone, assert_within
 from tests.lowered import lowered
 
@@ -28,41 +26,6 @@ CASES: dict[str, tuple[Callable[..., Ensemble], Any, dict[str, Any], dict[str, A
     "lstm": (LSTMLayer, torch.nn.LSTM, {}, {}),
     "gru": (GRULayer, torch.nn.GRU, {}, {}),
 }
-SHAPES = [
-    ("rnn", "avx512", (3, 4, 7, 17), True),
-    ("rnn", "avx2", (2, 1, 5, 9), True),
-    ("relu rnn", "avx2", (2, 3, 5, 9), False),
-    ("lstm", "avx512", (3, 4, 7, 17), True),
-    ("lstm", "avx2", (5, 5, 16, 16), True),
-    ("gru", "avx2", (3, 4, 7, 17), True),
-    ("gru", "avx512", (2, 3, 5, 9), False),
-]
-"""Layer, target; batch, steps, features, hidden units; whether the whole sequence is returned."""
-
-
-@pytest.mark.parametrize(("name", "target", "shape", "whole"), SHAPES, ids=str)
-def test_against_pytorch(name: str, target: str, shape: tuple[int, ...], whole: bool) -> None:
-    if reason := why_not(TARGETS[target]):
-        pytest.skip(reason)
-    batch, steps, features, hidden = shape
-    layer, theirs, options, their_options = CASES[name]
-    trial = alone(
-        batch,
-        (steps, features),
-        lambda net, data: layer(net, data, hidden, return_sequence=whole, **options),
-        target=target,
-    )
-    same = theirs(features, hidden, batch_first=True, **their_options).double()
-    with torch.no_grad():
-        for ours, name in NAMES.items():
-            getattr(same, name).copy_(torch.tensor(getattr(trial.layer, f"get_{ours}")()))
-    x = torch.tensor(trial.x, dtype=torch.float64, requires_grad=True)
-    value = same(x)[0] if whole else same(x)[0][:, -1]
-    value.backward(torch.tensor(trial.gradient, dtype=torch.float64))
-    near(trial.layer.get_value(), value, "value")
-    near(trial.data.get_grad(), x.grad, "gradient of the source")
-    for ours, name in NAMES.items():
-        near(getattr(trial.layer, f"get_grad_{ours}")(), getattr(same, name).grad, f"gradient of {ours}")
 
 
 def near(ours: np.ndarray, theirs: Any, what: str) -> None:

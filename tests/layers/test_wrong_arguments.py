@@ -13,47 +13,10 @@ import latte
 from latte import MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from latte.ensemble import Ensemble
 from latte.errors import LatteError
+from latte.tools.library import LIBRARY
+from tests.layers.against_torch import arguments
 
 pytestmark = pytest.mark.usefixtures("as_lowered")
-
-IMAGE, VECTOR, SEQUENCE = (4, 6, 6), (5,), (3, 4)
-SOURCES: dict[str, list[tuple[int, ...]]] = {
-    "SoftmaxLossLayer": [VECTOR, (1,)],
-    "AccuracyLayer": [VECTOR, (1,)],
-    "MeanSquaredErrorLayer": [VECTOR, VECTOR],
-    "L1LossLayer": [VECTOR, VECTOR],
-    "HuberLossLayer": [VECTOR, VECTOR],
-    "BinaryCrossEntropyLayer": [VECTOR, VECTOR],
-    "ResidualSumLayer": [IMAGE, IMAGE],
-    "ScaledDotProductAttentionLayer": [SEQUENCE] * 3,
-    "PositionwiseLinearLayer": [SEQUENCE],
-    "RNNLayer": [SEQUENCE],
-    "LSTMLayer": [SEQUENCE],
-    "GRULayer": [SEQUENCE],
-    "EmbeddingLayer": [VECTOR],
-    "MemoryDataLayer": [],
-}
-"""Shapes of what a layer reads; an image, if nothing else is said."""
-OF_LISTS = ("ConcatLayer", "AddLayer", "MultiplyLayer")
-NEEDED: dict[str, dict[str, Any]] = {
-    "ConvLayer": {"num_filters": 2},
-    "ConvLayerNoBias": {"num_filters": 2},
-    "TransposedConvLayer": {"num_filters": 2},
-    "FullyConnectedLayer": {"num_outputs": 2},
-    "FullyConnectedLayerNoBias": {"num_outputs": 2},
-    "PositionwiseLinearLayer": {"num_outputs": 2},
-    "RNNLayer": {"hidden_size": 2},
-    "LSTMLayer": {"hidden_size": 2},
-    "GRULayer": {"hidden_size": 2},
-    "EmbeddingLayer": {"num_embeddings": 4, "embedding_dim": 2},
-    "GroupNormLayer": {"groups": 2},
-    "MemoryDataLayer": {"shape": (3,)},
-    "SplitLayer": {"sizes": [1, 3]},
-    "PaddingLayer": {"pad": (0, 1, 1)},
-    "ReshapeLayer": {"shape": (2, -1)},
-    "PermuteLayer": {"order": (2, 0, 1)},
-}
-"""Arguments without a default."""
 
 WRONG = (
     None,
@@ -80,16 +43,6 @@ WRONG = (
 )
 
 
-def arguments(name: str, net: Net) -> dict[str, Any]:
-    """Good ones, by name."""
-    numbers: dict[str, Any] = {"dtype": "int32", "below": 4} if name == "EmbeddingLayer" else {}
-    sources: list[Any] = [MemoryDataLayer(net, shape, **numbers) for shape in SOURCES.get(name, [IMAGE])]
-    if name in OF_LISTS:
-        sources = [[MemoryDataLayer(net, IMAGE), MemoryDataLayer(net, IMAGE)]]
-    signature = inspect.signature(getattr(latte, name))
-    return {**signature.bind_partial(net, *sources).arguments, **NEEDED.get(name, {})}
-
-
 def failure(layer: Callable[..., Any], given: dict[str, Any]) -> Exception | None:
     """What a call raises."""
     try:
@@ -105,7 +58,7 @@ def test_every_parameter(name: str) -> None:
     for parameter in inspect.signature(layer).parameters:
         for wrong in WRONG:
             net = Net(2, seed=0)
-            given = {**arguments(name, net), parameter: wrong}
+            given = {**arguments(LIBRARY[name], net), parameter: wrong}
             before = list(net.ensembles)
             error = failure(layer, given)
             if error is not None:
@@ -113,7 +66,7 @@ def test_every_parameter(name: str) -> None:
                 assert isinstance(error, LatteError) and "test_wrong_arguments.py" in str(error), what
                 assert net.ensembles == before, what
     net = Net(2, seed=0)
-    layer(**arguments(name, net))
+    layer(**arguments(LIBRARY[name], net))
     ReLULayer(net, net.ensembles[0])
 
 
@@ -124,7 +77,7 @@ def test_what_is_too_large_is_refused_by_the_constructor(name: str) -> None:
         for size in (2**31, 10**30, 10**400):
             for wrong in (size, -size, (0, size, 0), [size, size]):
                 net = Net(2, seed=0)
-                given = {**arguments(name, net), parameter: wrong}
+                given = {**arguments(LIBRARY[name], net), parameter: wrong}
                 before = list(net.ensembles)
                 error = failure(layer, given)
                 if error is None:
@@ -156,7 +109,7 @@ TOO_LARGE: list[tuple[str, str]] = [
 def test_numbers_that_float32_does_not_have(name: str, parameter: str, wrong: float) -> None:
     """They became infinities."""
     net = Net(2, seed=0)
-    given = arguments(name, net)
+    given = arguments(LIBRARY[name], net)
     expected = " for float32, which goes up to 3.4e38" if 3.4e38 < wrong < np.inf else ""
     error = failure(getattr(latte, name), {**given, parameter: wrong})
     assert isinstance(error, LatteError) and "test_wrong_arguments.py" in str(error)
@@ -169,14 +122,14 @@ def test_names_that_are_not_strings(name: str) -> None:
     layer: Callable[..., Any] = getattr(latte, name)
     for wrong in (np.nan, True, 3, b"ab", ["a"]):
         net = Net(2, seed=0)
-        given = {**arguments(name, net), "name": wrong}
+        given = {**arguments(LIBRARY[name], net), "name": wrong}
         before = list(net.ensembles)
         error = failure(layer, given)
         assert isinstance(error, LatteError), f"{name}(name={wrong!r})"
         assert error.message == f"the name of a layer is a string, not {wrong!r}"
         assert "test_wrong_arguments.py" in str(error) and net.ensembles == before
     net = Net(2, seed=0)
-    made = layer(**{**arguments(name, net), "name": ""})  # is numbered
+    made = layer(**{**arguments(LIBRARY[name], net), "name": ""})  # is numbered
     assert not any(ensemble.name.startswith("_") for ensemble in (made if isinstance(made, list) else [made]))
 
 
@@ -195,7 +148,7 @@ def test_shapes_that_are_not_sequences_of_integers(wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", ["x", 1, None, np.nan])
 def test_clamp_is_a_flag(wrong: Any) -> None:
     net = Net(2)
-    data, pool = MemoryDataLayer(net, IMAGE), MaxPoolingLayer(net, MemoryDataLayer(net, IMAGE))
+    data, pool = MemoryDataLayer(net, (4, 6, 6)), MaxPoolingLayer(net, MemoryDataLayer(net, (4, 6, 6)))
     with pytest.raises(LatteError, match=f"clamp must be True or False, not {wrong!r}"):
         net.add_connections(data, pool, lambda c, y, x: (range(1), range(1), range(1)), clamp=wrong)
     assert len(net.connections) == 1

@@ -16,16 +16,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-import latte
 from latte.explain.facts import CommandFact
-from latte.tools.bench import alternate, command, convolution, layers, plots, shipped_layers, steps, targets
+from latte.tools.bench import alternate, command, convolution, layers, plots, steps, targets
 from latte.tools.bench.alternate import BOUND, Row, WrongResult, compared, write_data
 from latte.tools.bench.breakdown import level_shares
 from latte.tools.bench.cases import KINDS, SETS, Case, cases, parsed
 from latte.tools.bench.command import as_json, bench, line, table
 from latte.tools.bench.levels import LEVELS, up_to
 from latte.tools.bench.ours import Layers, our_side
-from latte.tools.bench.shipped_layers import SHIPPED
 from latte.tools.bench.workers import ON_ONE_THREAD, OURS, Side, Worker, Workers, sides
 from swirl.errors import LatteError
 from swirl.ir.phases import PHASES
@@ -192,14 +190,6 @@ def differences(case: Case, level: int | None = None, ours: Any = None) -> dict[
 @pytest.mark.parametrize(("kind", "shape"), KINDS_AND_SHAPES)
 def test_every_kind_agrees_with_pytorch(kind: str, shape: str) -> None:
     assert all(worst < BOUND for worst in differences(parsed(kind, shape)).values()) or kind == "net"
-
-
-def test_every_layer_of_the_library_is_measured() -> None:
-    lines = pytest.importorskip("latte.tools.bench.shipped_torch").SHIPPED_LINES
-    assert lines.keys() == SHIPPED.keys()
-    text = Path(shipped_layers.__file__).read_text()
-    unmeasured = [name for name in latte.__all__ if name.endswith("Layer") and name not in text]
-    assert unmeasured == ["AccuracyLayer"]
 
 
 @pytest.mark.slow

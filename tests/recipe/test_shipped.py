@@ -104,9 +104,10 @@ def test_applied_and_skipped_in_chains(
 
 
 def test_the_manual_says_which_layers_have_recipes() -> None:
-    """The table of docs/layers.md: a recipe goes where the default schedule does as well."""
+    """The table of docs/layers.md: a recipe goes where the default schedule does as well. Each is tried above."""
     root = Path(__file__).parents[2]
     alone = {path.stem for path in (root / "recipes").glob("[!_]*.py") if "\nchain = " not in path.read_text()}
     rows = [line.split(" | ") for line in (root / "docs/layers.md").read_text().splitlines() if "Layer`" in line[:60]]
     said = {row[0].split("`")[1] for row in rows if "recipe" in row[-1]}
     assert said == {"".join(map(str.capitalize, kind.split("_"))) + "Layer" for kind in alone}
+    assert alone <= {declare(Net(8, seed=0)).kind for declare in LAYERS.values()}

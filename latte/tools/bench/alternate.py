@@ -13,8 +13,8 @@ import numpy as np
 
 from latte.tools.bench.cases import Case
 from latte.tools.bench.rounding import WrongResult, compared_in_norm
-from latte.tools.bench.tried import VOCABULARY, Arrays
 from latte.tools.bench.workers import OURS, Side, Turn, Worker, Workers
+from latte.tools.library.entries import VOCABULARY, Arrays
 from swirl.errors import LatteError
 
 BOUND = 1e-4

@@ -11,7 +11,8 @@ import numpy as np
 from latte.tools.bench.own_layers import OWN
 from latte.tools.bench.published import NETS, Published
 from latte.tools.bench.shipped_layers import SHIPPED
-from latte.tools.bench.tried import Arrays, Tried
+from latte.tools.bench.tried import Tried
+from latte.tools.library.entries import Arrays
 
 TRIED: dict[str, dict[str, Tried]] = {"own": OWN, "layer": SHIPPED}
 """Kinds of which a case names a layer."""
@@ -105,7 +106,7 @@ class Case:
 
     @property
     def reads_words(self) -> bool:
-        """Whether the source is integers below :data:`latte.tools.bench.tried.VOCABULARY`."""
+        """Whether the source is integers below :data:`latte.tools.library.entries.VOCABULARY`."""
         return self.tried is not None and self.tried.source == "words"
 
     def compared(self, inputs: np.ndarray, gradient: np.ndarray, results: Arrays) -> Arrays:

@@ -24,8 +24,8 @@ from latte.planning.recipes import Recipes
 from latte.tools.bench.cases import Case
 from latte.tools.bench.levels import up_to
 from latte.tools.bench.nets import BATCH_NORM_IN_BLOCKS, CHAIN_IN_BLOCKS, CONV_IN_BLOCKS
-from latte.tools.bench.tried import VOCABULARY, Arrays
 from latte.tools.bench.whole_nets import RUNS, Digits, PublishedNet, WholeNet, work
+from latte.tools.library.entries import VOCABULARY, Arrays
 from swirl.errors import CommandError
 from swirl.measure.rates import Limits
 from swirl.run.runner import Seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.net import Net
@@ -256,6 +257,68 @@ class AttentionEnsemble(Ensemble):
                         value[n, i, d] += scores[n, i, j] * inputs[n, j, d] / T
 
 
+# --- the same in PyTorch ---
+def _per_channel(parameter: Any) -> Any:
+    return parameter.reshape(-1, 1, 1)
+
+
+def gelu_in_torch(torch: Any, x: Any) -> Any:
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def prelu_in_torch(torch: Any, x: Any, slope: Any) -> Any:
+    return torch.where(x > 0.0, x, _per_channel(slope) * x)
+
+
+def layer_norm_in_torch(torch: Any, x: Any, gain: Any, shift: Any) -> Any:
+    mean = x.mean((1, 2, 3), keepdim=True)
+    var = ((x - mean) ** 2).mean((1, 2, 3), keepdim=True)
+    return gain * (x - mean) / torch.sqrt(var + EPSILON) + shift
+
+
+def group_norm_in_torch(torch: Any, x: Any, gain: Any, shift: Any) -> Any:
+    n, c, h, w = x.shape
+    groups = x.reshape(n, GROUPS, c // GROUPS, h, w)
+    mean = groups.mean((2, 3, 4), keepdim=True)
+    var = ((groups - mean) ** 2).mean((2, 3, 4), keepdim=True)
+    normal = ((groups - mean) / torch.sqrt(var + EPSILON)).reshape(x.shape)
+    return _per_channel(gain) * normal + _per_channel(shift)
+
+
+def rms_norm_in_torch(torch: Any, x: Any, gain: Any) -> Any:
+    scale = 1.0 / torch.sqrt((x * x).mean((1, 2, 3), keepdim=True) + EPSILON)
+    return _per_channel(gain) * scale * x
+
+
+def squeeze_in_torch(torch: Any, x: Any, weight: Any, bias: Any) -> Any:
+    mean = x.mean((2, 3), keepdim=True)
+    return x * torch.sigmoid(_per_channel(weight) * mean + _per_channel(bias))
+
+
+def depthwise_in_torch(torch: Any, x: Any, weights: Any) -> Any:
+    return torch.nn.functional.conv2d(x, weights, padding=1, groups=weights.shape[0])
+
+
+def grouped_in_torch(torch: Any, x: Any, weights: Any) -> Any:
+    return torch.nn.functional.conv2d(x, weights, padding=1, groups=GROUPS)
+
+
+def transposed_in_torch(torch: Any, x: Any, weights: Any) -> Any:
+    return torch.nn.functional.conv_transpose2d(x, weights.transpose(0, 1), stride=2)
+
+
+def l2_in_torch(torch: Any, x: Any) -> Any:
+    return x / torch.sqrt((x * x).sum(1, keepdim=True) + EPSILON)
+
+
+def pixel_shuffle_in_torch(torch: Any, x: Any) -> Any:
+    return torch.nn.functional.pixel_shuffle(x, 2)
+
+
+def attention_in_torch(torch: Any, x: Any) -> Any:
+    return x @ x.transpose(1, 2) @ x / x.shape[1]
+
+
 # --- constructors -----------------------------------------------------------------------------------------
 Declare = Callable[[Net, Ensemble], Ensemble]
 
@@ -350,19 +413,19 @@ def _attention(net: Net, source: Ensemble) -> Ensemble:
 
 
 OWN: dict[str, Tried] = {
-    "gelu": Tried(_elements(GELUNeuron)),
-    "prelu": Tried(_elements(PReLUNeuron)),
-    "layer-norm": Tried(_arrays(LayerNormEnsemble)),
-    "group-norm": Tried(_arrays(GroupNormEnsemble), channels=GROUPS),
-    "rms-norm": Tried(_arrays(RMSNormEnsemble)),
-    "l2": Tried(_arrays(L2Ensemble)),
-    "softmax": Tried(_arrays(SoftmaxEnsemble)),
-    "squeeze": Tried(_arrays(SqueezeEnsemble)),
-    "mean-pool": Tried(_mean_pool, extent=2),
-    "pixel-shuffle": Tried(_pixel_shuffle, channels=4),
-    "depthwise": Tried(_depthwise),
-    "grouped": Tried(_grouped, channels=GROUPS),
-    "transposed": Tried(_transposed),
-    "attention": Tried(_attention, source="sequence"),
+    "gelu": Tried(declare=_elements(GELUNeuron), computed=gelu_in_torch),
+    "prelu": Tried(declare=_elements(PReLUNeuron), computed=prelu_in_torch),
+    "layer-norm": Tried(declare=_arrays(LayerNormEnsemble), computed=layer_norm_in_torch),
+    "group-norm": Tried(declare=_arrays(GroupNormEnsemble), computed=group_norm_in_torch, channels=GROUPS),
+    "rms-norm": Tried(declare=_arrays(RMSNormEnsemble), computed=rms_norm_in_torch),
+    "l2": Tried(declare=_arrays(L2Ensemble), computed=l2_in_torch),
+    "softmax": Tried(declare=_arrays(SoftmaxEnsemble), computed=lambda torch, x: torch.softmax(x, 1)),
+    "squeeze": Tried(declare=_arrays(SqueezeEnsemble), computed=squeeze_in_torch),
+    "mean-pool": Tried(declare=_mean_pool, computed=lambda torch, x: torch.nn.functional.avg_pool2d(x, 2), extent=2),
+    "pixel-shuffle": Tried(declare=_pixel_shuffle, computed=pixel_shuffle_in_torch, channels=4),
+    "depthwise": Tried(declare=_depthwise, computed=depthwise_in_torch),
+    "grouped": Tried(declare=_grouped, computed=grouped_in_torch, channels=GROUPS),
+    "transposed": Tried(declare=_transposed, computed=transposed_in_torch),
+    "attention": Tried(declare=_attention, computed=attention_in_torch, source="sequence"),
 }
 """Name → layer."""

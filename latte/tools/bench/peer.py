@@ -15,9 +15,7 @@ import torch
 from torch import nn
 
 from latte.tools.bench.cases import Case
-from latte.tools.bench.own_torch import LINES, Lines
-from latte.tools.bench.shipped_torch import SHIPPED_LINES
-from latte.tools.bench.tried import Arrays
+from latte.tools.library.entries import Arrays
 
 MODULES = {
     "Conv2d": ("conv", "weights", "bias"),
@@ -27,11 +25,23 @@ MODULES = {
 """Class of a module → the kind of layer, and what it calls weight and bias."""
 
 
+class Lines(nn.Module):
+    """A layer with parameters of these shapes; ``computed`` is given PyTorch, the source and the parameters."""
+
+    def __init__(self, computed: Callable[..., torch.Tensor], **shapes: Sequence[int]):
+        super().__init__()
+        self.computed = computed
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(tuple(shape))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.computed(torch, x, **dict(self.named_parameters()))
+
+
 def module(case: Case, parameters: Arrays) -> nn.Module:
     """The case in ``torch.nn``, or in plain lines; ``parameters`` are those of our side, by field."""
     if case.tried is not None:
-        lines = {"own": LINES, "layer": SHIPPED_LINES}[case.kind]
-        return Lines(lines[case.layer], **{name: values.shape for name, values in parameters.items()})
+        return Lines(case.tried.computed, **{name: values.shape for name, values in parameters.items()})
     window = case.kernel, case.stride, case.kernel // 2
     match case.kind:
         case "bn" | "bn-relu":

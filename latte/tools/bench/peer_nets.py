@@ -18,8 +18,8 @@ from latte.tools.bench.peer import Torch, load_parameters
 from latte.tools.bench.published import Published
 from latte.tools.bench.published_torch import GoogLeNet, ResNet
 from latte.tools.bench.rounding import ROUNDING
-from latte.tools.bench.tried import Arrays
 from latte.tools.bench.whole_nets import CHECKED_STEPS, CHECKED_UPDATES, LAST, SMALL_STEPS, SOLVER, check_loss
+from latte.tools.library.entries import Arrays
 
 NOISE = 2.0**-22
 """Of each value of a layer and of its gradient, how much noise has: four roundings of float32."""

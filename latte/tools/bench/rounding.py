@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from latte.tools.bench.tried import Arrays
+from latte.tools.library.entries import Arrays
 from swirl.errors import LatteError
 
 ROUNDING = "rounding of "

@@ -13,7 +13,7 @@ from latte.planning.memory import INFERENCE, TRAINING
 from latte.solver import SGD
 from latte.tools.bench.cases import Case
 from latte.tools.bench.digits import digits_net, random_batch
-from latte.tools.bench.tried import Arrays
+from latte.tools.library.entries import Arrays
 from swirl.analysis.work import program_work
 from swirl.errors import CommandError, LatteError
 from swirl.measure.rates import Limits

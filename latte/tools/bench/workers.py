@@ -18,8 +18,8 @@ import numpy as np
 
 from latte.tools.bench.cases import Case
 from latte.tools.bench.ours import Ours, our_side
-from latte.tools.bench.tried import Arrays
 from latte.tools.bench.whole_nets import WholeNet
+from latte.tools.library.entries import Arrays
 from swirl.config import child_environment
 from swirl.errors import LatteError
 
