@@ -173,7 +173,7 @@ def session_elsewhere(graph: Graph, target: str | None, threads: int | None) -> 
     try:
         return new_session(graph, target, threads, progress=False)
     except TargetError as error:
-        warnings.warn(f"{error}; the best target of this machine takes its place", stacklevel=user_stacklevel())
+        warnings.warn(f"{error}; compiled for the best target of this machine instead", stacklevel=user_stacklevel())
         return new_session(graph, None, threads, progress=False)
 
 

@@ -32,7 +32,8 @@ def sgd_update(
     check_unmasked(param=param, grad=grad, hist=hist)
     if not np.size(param) == np.size(grad) == np.size(hist):
         raise DataError(
-            f"param, grad and hist need as many elements, not {np.size(param)}, {np.size(grad)} and {np.size(hist)}",
+            f"param, grad and hist must have the same number of elements, not {np.size(param)}, {np.size(grad)} and"
+            f" {np.size(hist)}",
             location=user_location(),
         )
     hist[...] = mom * hist + lr * np.reshape(grad, np.shape(hist))

@@ -165,8 +165,8 @@ def ScaledDotProductAttentionLayer(
     keys, results = key.shape[0], values.shape[1]
     if key.shape[1] != features or values.shape[0] != keys:
         raise DeclarationError(
-            f"{layer}: queries {query!r} and keys {key!r} need as many features, keys and values {values!r} as many"
-            " positions",
+            f"{layer}: queries {query!r} and keys {key!r} must have the same number of features, keys and"
+            f" values {values!r} the same number of positions",
             location=user_location(),
         )
     if count("heads", heads) > 1 and (features % heads or results % heads):

@@ -157,7 +157,7 @@ def ConcatLayer(net: Net, input_ensemble: Sequence[Ensemble], *, axis: int = 0, 
             raise DeclarationError(
                 f"ConcatLayer: {source!r} and {sources[0]!r} differ in more than dimension {axis}",
                 location=user_location(),
-                way_out="they need as many dimensions, and equal extents in the others",
+                way_out="all need the same number of dimensions, and equal extents in the others",
             )
     ends = list(accumulate(source.shape[axis] for source in sources))
     whole = (*shape[:axis], ends[-1], *shape[axis + 1 :])
@@ -285,6 +285,6 @@ def _of_one_shape(sources: list[Ensemble], layer: str) -> list[Ensemble]:
                 location=user_location(),
                 way_out=None
                 if len(sources) == 2
-                else "two layers may have extents of 1 that others are repeated along: combine two at a time",
+                else "only of two layers extents of 1 are repeated: combine two at a time",
             )
     return sources

@@ -247,7 +247,7 @@ def _state_before(net: Net, initial: Ensemble, cell: type[Cell], hidden: int) ->
         state = found
         if not isinstance(found, cell):
             raise DeclarationError(
-                f"initial: the state of {initial.name} is one of another kind of layer",
+                f"initial: {initial.name} is another kind of layer, whose state does not fit",
                 location=user_location(),
                 way_out="a layer of the same kind, or an ensemble of the shape of the state",
             )

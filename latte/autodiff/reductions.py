@@ -83,7 +83,7 @@ def reductions(program: str, nests: list[Body], active: set[str]) -> list[Reduct
             continue
         if not starts:
             raise DerivativeError(
-                f"`{origin(statement)}` starts from nothing",
+                f"`{origin(statement)}` has no value to start from",
                 location=program,
                 way_out="set the target before the loops",
                 line=line_of(statement),

@@ -18,7 +18,7 @@ class CommandFact:
         status: ``applied`` or ``skipped``, with the ``reason``.
         location: ``file:line`` that asked for it; or ``default schedule``.
         unit: what was scheduled: the layer, or a chain that it is in.
-        cautions: what it does that will hardly have been meant.
+        cautions: why the command does nothing, little, or harm.
     """
 
     text: str

@@ -65,15 +65,15 @@ def check_settable(of: object, name: str, value: Any, fields: Collection[str], c
         )
     if name in compiled and not (type(value) is type(compiled[name]) and value == compiled[name]):
         raise CommandError(
-            f"{name} of {of!r} is {compiled[name]!r} in the compiled code, and stays so",
+            f"{name} of {of!r} is {compiled[name]!r} in the compiled code, which cannot be changed",
             location=user_location(),
-            way_out=f"set {name} before net.compile(); what changes in training is a State",
+            way_out=f"set {name} before net.compile(); declare a State for what changes in training",
         )
 
 
 def check_known(of: object, classes: Collection[type], name: str) -> None:
-    """Refuse to set an attribute that a layer of the library does not have: nothing would read it. Layers with classes
-    of one's own may have theirs, which their bodies read.
+    """Refuse to set an attribute that a layer of the library does not have: nothing would read it. Layers of your
+    own classes may have attributes, which their bodies read.
 
     Args:
         of: the ensemble, which is in a net.

@@ -84,7 +84,7 @@ class LossEnsemble(Ensemble):
         number = checks.check_number("loss_weight", weight)
         if weight != 1 and isinstance(self, AccuracyEnsemble):
             raise DeclarationError(
-                f"{type(self).__name__} is not trained on: it has no weight", location=user_location()
+                f"{type(self).__name__} is a measure, not a loss: it has no weight", location=user_location()
             )
         self._loss_weight = number
 

@@ -380,7 +380,7 @@ class Graph:
             raise DeclarationError(
                 f"this connection closes a cycle: {path}",
                 location=location,
-                way_out="a net has no way back to a layer that feeds it",
+                way_out="leave out a connection that leads back to a layer that it depends on",
             ) from None
 
 

@@ -79,7 +79,7 @@ class NetSettings:
         in_place = compatibility() if compat is None else bool(compat)
         if memory is not None and (keep == "all" or in_place):
             raise DeclarationError(
-                "a net that keeps all values cannot have less memory",
+                "keep='all' and memory='less' exclude each other",
                 location=user_location(),
                 way_out="net.keep(conv1) keeps one layer",
             )

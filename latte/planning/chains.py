@@ -48,7 +48,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Chains:
-    """The chains of a net, and why layers that a recipe names stay apart (ensemble → reasons)."""
+    """The chains of a net, and why layers that a recipe names are not joined (ensemble → reasons)."""
 
     found: tuple[Chain, ...]
     notes: Mapping[str, tuple[str, ...]]
@@ -67,7 +67,7 @@ def find_chains(
     Args:
         graph: of the net.
         seeded: names of ensembles whose gradient the user sets.
-        left: name of a chain and phase → why its recipe leaves that phase apart.
+        left: name of a chain and phase → why its recipe does not join that phase.
         recipes: of the net.
         frozen: the programs of the net, where something is frozen.
 
@@ -261,7 +261,9 @@ def use_recipe(
         error.location = user_location()
         raise
     if chosen and path is None:
-        raise CommandError("choices are a recipe's, and there is none", location=user_location(), way_out="its path")
+        raise CommandError(
+            "choices need a recipe, and none is given", location=user_location(), way_out="give its path"
+        )
     graph.recipes[name], graph.choices[name] = None if path is None else Path(path), chosen
 
 

@@ -139,7 +139,7 @@ class Plan:
         return {item.unit.name: item.result.outcomes for item in self.scheduled}
 
     def cautions(self) -> Iterator[str]:
-        """What commands of recipes of one's own do that will hardly have been meant, with their places."""
+        """Commands of users' recipes that do nothing, little, or harm, with their places."""
         for item in self.scheduled:
             recorded = any(member.commands for member in item.unit.members)
             if recorded or (item.unit.recipe is not None and item.unit.recipe.is_ones_own):

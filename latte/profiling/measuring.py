@@ -72,7 +72,7 @@ def profile(session: Session, repeat: int = 10) -> Profile:
     unset = [layer.name for layer in session.graph.data() if layer.name not in session.given]
     if unset:
         raise DataError(
-            f"profile needs a batch: nobody has set {', '.join(unset)}",
+            f"profile needs a batch: not set: {', '.join(unset)}",
             location=user_location(),
             way_out="call net.set_batch(…) first",
         )

@@ -212,7 +212,7 @@ class Profile:
                 return fact
             if row.demand != fact.demand:
                 raise DataError(
-                    f"this profile is not of the nest {fact.label} as it is explained",
+                    f"this profile is of another net: its nest {fact.label} differs from the one that is explained",
                     way_out="profile the net that is explained, compiled for the same batch size and target",
                 )
             return replace(fact, predicted=row.predicted, slowest=row.slowest, measured=row.seconds)

@@ -52,7 +52,7 @@ def check_plot(path: object) -> Path:
     known = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise CommandError(
-            f"{path}: a plot's format goes by the suffix of its file",
+            f"{path}: a plot's format follows from the suffix of its file, which is not known here",
             location=location,
             way_out=f".png, or one of {', '.join(sorted(known))}",
         )

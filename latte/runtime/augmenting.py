@@ -82,7 +82,7 @@ class Crop:
         room = [have - wanted for have, wanted in zip(padded.shape[2:], self.size, strict=True)]
         if min(room) < 0:
             raise DataError(
-                f"Crop: images of {images.shape[2:]} with {self.pad} zeros around have no part of {self.size}",
+                f"Crop: images of {images.shape[2:]} with {self.pad} zeros around are smaller than {self.size}",
                 location=user_location(),
             )
         if self.center:

@@ -255,7 +255,7 @@ def check_alike(found: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], 
         if theirs != ours:
             raise DataError(f"{name} is {theirs} in {path}, and {ours} in {what}", location=location, way_out=way_out)
     for name in sorted(found.keys() - own.keys()):
-        raise DataError(f"{path} has {name}, which {what} has not", location=location, way_out=way_out)
+        raise DataError(f"{path} has {name}, which {what} does not have", location=location, way_out=way_out)
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -273,9 +273,9 @@ def write_file(path: str | os.PathLike[str], content: Checkpoint) -> None:
         raise DataError(
             f"{target} cannot be written: {error.strerror or error}",
             location=user_location(),
-            way_out="a path of its own, where nothing is yet"
+            way_out="give a path where nothing exists yet"
             if isinstance(error, NotAFile)
-            else "the file before it, if there was one, is as it was",
+            else "a file that was there before is unchanged",
         ) from error
 
 

@@ -90,7 +90,7 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
             if not takes(metric, 1 + len(labels)):
                 raise DataError(
                     f"the metric {name!r} is called with {1 + len(labels)} arrays: scores of {scored.name}"
-                    f"{''.join(f', {label}' for label in labels)}; it does not take so many",
+                    f"{''.join(f', {label}' for label in labels)}; it takes another number",
                     location=user_location(),
                     way_out=f"a function of ({', '.join(['scores', *labels])})",
                 )

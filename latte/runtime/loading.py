@@ -24,7 +24,7 @@ class DataLoader:
 
     The order of an epoch and each batch's random numbers depend on the seed, the epoch and the batch alone, whatever
     the thread does. In ``fit``, the net's seed takes the place of the loader's, and a saved net goes on with them; in
-    loops of one's own, :meth:`state` and :meth:`load_state` do, from any batch.
+    your own loops, :meth:`state` and :meth:`load_state` do, from any batch.
 
     Args:
         data: an array (items, …) for each data layer, in the order of their declaration; or one data set with

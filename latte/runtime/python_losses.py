@@ -49,9 +49,9 @@ def gradients(losses: Iterable[LossEnsemble], executable: Executable) -> dict[st
         filled = isinstance(returned, np.ndarray) and np.shares_memory(returned, gradient)
         if returned is not None and not filled:
             raise TrainingError(
-                f"{type(loss).__name__}.backward has returned {type(returned).__name__}: nobody reads it",
+                f"{type(loss).__name__}.backward has returned {type(returned).__name__}, which is not used",
                 location=loss.location,
-                way_out="it fills the gradient that it is given: bot_grad[:] = …",
+                way_out="fill the gradient that it is given: bot_grad[:] = …",
             )
         gradient *= executable.arrays[f"{loss.name}.grad"][0]
         found[source.name] = found.get(source.name, 0) + gradient
@@ -70,7 +70,7 @@ def _number(loss: LossEnsemble, returned: Any) -> float:
     number = np.asarray(returned)
     if number.size != 1 or number.dtype.kind not in "iuf" or masked(returned) is not None:
         raise TrainingError(
-            f"{type(loss).__name__}.forward has returned {returned!r}, not the loss, a number",
+            f"{type(loss).__name__}.forward has returned {returned!r}; the loss, a number, is needed",
             location=loss.location,
             way_out="return float(…): the mean over the batch",
         )

@@ -23,7 +23,7 @@ class NotTuned(UserWarning):
 
 
 class DoubtfulCommand(UserWarning):
-    """A command of a recipe of one's own does nothing, little, or harm: given once, for the first."""
+    """A command of your own recipe does nothing, little, or harm. Given once, for the first one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class CompileReport:
         untuned: phases that a layer's recipe has left to the default schedule, with the reasons.
         fixed: phases that are right for whole batches alone, with the reasons: for each other number of items, the net
             is compiled again when it first has so many (for inference, if one of them is of inference).
-        cautions: commands of recipes of one's own that do nothing, little, or harm, with their places.
+        cautions: commands of your own recipes that do nothing, little, or harm, with their places.
     """
 
     kernels: int
@@ -156,7 +156,7 @@ def warn_not_tuned(report: CompileReport) -> None:
 
 
 def warn_doubtful(report: CompileReport) -> None:
-    """Warn of commands that will hardly do what was meant."""
+    """Warn of commands that do nothing, little, or harm."""
     first, *others = report.cautions
     more = f" (and {len(others)} more, in net.report.cautions)" if others else ""
     warnings.warn(f"{first}{more}", DoubtfulCommand, stacklevel=user_stacklevel())

@@ -125,7 +125,7 @@ def _named(own: Mapping[str, np.ndarray], names: Mapping[str, str] | None) -> Ma
             raise DataError(
                 f"{first[theirs]} and {name} are both called {theirs!r}",
                 location=user_location(),
-                way_out="each tensor has a name of its own; what two of them shall have is loaded in two calls",
+                way_out="give each a name of its own; load an array that both are to have in two calls",
             )
     return {name: name for name in own} if names is None else names
 

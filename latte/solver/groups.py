@@ -52,7 +52,7 @@ def checked_layers(graph: Graph, layers: Any, own: Mapping[str, Setting], solver
                 raise unknown_setting(solver, name, own)
             if own[name].default is None:
                 raise DeclarationError(
-                    f"{name} is for the gradients of all parameters: it cannot be another one for {_name(key)}",
+                    f"{name} applies to the gradients of all parameters: {_name(key)} cannot have another one",
                     location=user_location(),
                     way_out=f"{solver}(net, …, {name}=…)",
                 )

@@ -56,7 +56,7 @@ class SGD(Solver):
     def _check_together(self, settings: Mapping[str, Any]) -> None:
         if settings["nesterov"] and settings["momentum"] == 0:
             raise DeclarationError(
-                "nesterov looks ahead along the velocity, of which momentum=0 keeps nothing",
+                "nesterov needs a velocity to look ahead along: momentum must be greater than 0",
                 location=user_location(),
                 way_out="momentum=0.9, or nesterov=False",
             )

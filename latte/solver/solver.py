@@ -313,7 +313,7 @@ class Solver:
 
         Raises:
             DataError: it is not a state, or of another kind of solver or other parameters; a switch is another one, a
-                schedule is of a kind of one's own that this solver has none of, or a value is out of range. Nothing is
+                schedule is of your own kind, and this solver has none of it, or a value is out of range. Nothing is
                 changed then.
         """
         own = settings_of(type(self))

@@ -107,8 +107,8 @@ def masked(*shapes: tuple[int, ...], mask: tuple[int, ...]) -> Callable[[Net], A
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (attends((3, 4), (5, 3), (5, 3)), "need as many features"),
-        (attends((3, 4), (5, 4), (4, 4)), "as many positions"),
+        (attends((3, 4), (5, 3), (5, 3)), "the same number of features"),
+        (attends((3, 4), (5, 4), (4, 4)), "the same number of positions"),
         (attends((3, 4), (5, 4), (4,)), "reads 2 dimensions without the batch"),
         (masked((3, 4), (5, 4), (5, 4), mask=(4,)), "the mask has shape (5,) or (3, 5), not (4,)"),
         (attends((3, 4), (5, 4), (5, 6), heads=4), "4 features of queries and 6 of values cannot be divided into 4"),

@@ -586,7 +586,7 @@ REFUSED = {
     ),
     "maximum of nothing": (
         "for i in range(3):\n    value[0] = max(value[0], inputs[i])",
-        "`value[0] = max(value[0], inputs[i])` starts from nothing",
+        "`value[0] = max(value[0], inputs[i])` has no value to start from",
     ),
 }
 

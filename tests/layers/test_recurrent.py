@@ -142,7 +142,7 @@ def test_initial_states_that_do_not_fit() -> None:
     encoder = GRULayer(net, source, 4)
     for initial, message in (
         (other, r"initial: the state has shape \(2, 4\), not \(4,\) as data2"),
-        (encoder, "initial: the state of gru1 is one of another kind of layer\n  a layer of the same kind"),
+        (encoder, "initial: gru1 is another kind of layer, whose state does not fit\n  a layer of the same kind"),
         ("zeros", "initial: the input must be what a layer returned, not 'zeros'"),
     ):
         with pytest.raises(DeclarationError, match=message):

@@ -436,9 +436,9 @@ def test_a_chain_by_operators(tmp_path: Path) -> None:
 
 def test_options_that_do_not_go_together() -> None:
     for arguments, message in (
-        (("conv", "--breakdown"), "--breakdown is of bn and cbr"),
+        (("conv", "--breakdown"), "--breakdown is for bn and cbr"),
         ((), "name a kind of layer"),
-        (("net", "--sweep"), "a sweep has no lines through layers by name, or nets"),
+        (("net", "--sweep"), "--sweep is not for layers by name, or nets"),
         (("--sweep", "--plot", "x.png"), "--plot is not used by --sweep"),
         (("--sweep", "--rounds", "3"), "--rounds is not used by --sweep"),
         (("--sweep", "--breakdown"), "--sweep or --breakdown"),

@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_named(nets: tuple[Net, SGD], tmp_path: Path) -> No
     unchanged(nets, path, "has no state of a solver", "net.save(path, solver=solver)")
     content = read_file(path)
     for change, words in (
-        ({"more.weights": np.zeros(3)}, ("has more.weights, which the net has not",)),
+        ({"more.weights": np.zeros(3)}, ("has more.weights, which the net does not have",)),
         (
             {"conv1.weights": np.zeros((16, 3, 3, 3), np.float32)},
             ("weights is float32 (16, 3, 3, 3)", "and float32 (17, 3, 3, 3) in the net"),
@@ -226,7 +226,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DataError, match="cannot be written: No space left on device\n  the file before it"):
+    with pytest.raises(DataError, match="cannot be written: No space left on device\n  a file that was there before"):
         net.save(path, solver)
     assert path.read_bytes() == old and list(tmp_path.iterdir()) == [path]
     with pytest.raises(DataError, match="cannot be written: No such file"):

@@ -214,7 +214,7 @@ def test_crop() -> None:
     np.testing.assert_array_equal(Crop(2, center=True)(IMAGES, GENERATOR(0)), IMAGES[:, :, 1:3, 1:3])
     padded = Crop((6, 7), pad=1)(IMAGES, GENERATOR(0))
     np.testing.assert_array_equal(padded, np.pad(IMAGES, ((0, 0), (0, 0), (1, 1), (1, 1))))
-    with pytest.raises(DataError, match=r"images of \(4, 5\) with 0 zeros around have no part of \(6, 6\)"):
+    with pytest.raises(DataError, match=r"images of \(4, 5\) with 0 zeros around are smaller than \(6, 6\)"):
         Crop(6)(IMAGES, GENERATOR(0))
 
 
@@ -225,7 +225,7 @@ def test_crop() -> None:
         (lambda: Normalise.of(np.full((2, 1, 2, 2), np.nan)), r"the data have nan in images: item 0 at \(0, 0, 0\)"),
         (lambda: Normalise.of(np.zeros((0, 1, 2, 2))), "needs at least one image"),
         (lambda: Flip()(np.zeros(3), GENERATOR(0)), r"Flip needs images of shape .* not \(3,\)"),
-        (lambda: Crop(5)(np.zeros((1, 1, 3, 3)), GENERATOR(0)), r"have no part of \(5, 5\)"),
+        (lambda: Crop(5)(np.zeros((1, 1, 3, 3)), GENERATOR(0)), r"are smaller than \(5, 5\)"),
     ],
 )
 def test_images_that_do_not_fit(call: Callable[[], object], message: str) -> None:

@@ -141,7 +141,7 @@ def test_losses_have_weights() -> None:
             losses[0].loss_weight = wrong
     assert losses[0].loss_weight == 0.3
     accuracy: Any = reused(BATCH).net["accuracy1"]
-    with pytest.raises(DeclarationError, match="is not trained on: it has no weight"):
+    with pytest.raises(DeclarationError, match="is a measure, not a loss: it has no weight"):
         accuracy.loss_weight = 0.2
 
 

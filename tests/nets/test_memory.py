@@ -469,7 +469,7 @@ class MovingAverage(Ensemble):
 
 @pytest.mark.parametrize("options", [{"keep": "all"}, {"compat": True}])
 def test_less_memory_does_not_go_with_all_values(options):
-    with pytest.raises(DeclarationError, match="cannot have less memory"):
+    with pytest.raises(DeclarationError, match="exclude each other"):
         Net(4, memory="less", **options)
     with pytest.raises(DeclarationError, match="memory must be 'less'"):
         Net(4, memory=3)

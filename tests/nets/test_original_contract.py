@@ -420,7 +420,10 @@ def test_steps_outside_of_a_net() -> None:
             lambda: compute_seg_accuracy(np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4)), 255),
             r"not \(2, 3, 4, 4\) and \(2, 4, 4\)",
         ),
-        (lambda: sgd_update(np.zeros(3), np.zeros(2), np.zeros(3), 0.1, 0.9), "as many elements, not 3, 2 and 3"),
+        (
+            lambda: sgd_update(np.zeros(3), np.zeros(2), np.zeros(3), 0.1, 0.9),
+            "the same number of elements, not 3, 2 and 3",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit(call: Any, message: str) -> None:

@@ -198,7 +198,7 @@ def test_on_a_machine_without_its_target(monkeypatch: pytest.MonkeyPatch) -> Non
     pickled = pickle.dumps(asked)
     monkeypatch.setenv("SWIRL_HIDE", "avx2,avx512")
     if net.executable.plan.target.name != "portable":
-        with pytest.warns(UserWarning, match="the best target of this machine takes its place"):
+        with pytest.warns(UserWarning, match="compiled for the best target of this machine instead"):
             assert pickle.loads(pickled).executable.plan.target.name == "portable"
 
 

@@ -344,11 +344,11 @@ def test_calls_that_come_too_early() -> None:
     with pytest.raises(TrainingError, match=r"not compiled\n  call net.compile\(\)"):
         net.profile()
     net.compile(target="portable")
-    with pytest.raises(DataError, match=r"nobody has set data1, data2\n  call net.set_batch") as caught:
+    with pytest.raises(DataError, match=r"not set: data1, data2\n  call net.set_batch") as caught:
         net.profile()
     assert caught.value.location is not None and "test_profile.py" in caught.value.location
     net.ensembles[1].set_value(np.zeros((BATCH, 1)))
-    with pytest.raises(DataError, match=r"nobody has set data1\n"):
+    with pytest.raises(DataError, match=r"not set: data1\n"):
         net.profile()
 
 
@@ -457,7 +457,7 @@ def test_a_profile_of_another_net_is_refused(found: Profile) -> None:
     other.force_backward = True
     ConvLayer(other, MemoryDataLayer(other, (CHANNELS, HEIGHT + 1, WIDTH)), num_filters=FILTERS, kernel=3, pad=1)
     other.compile(target="portable", threads=1)
-    with pytest.raises(DataError, match="this profile is not of the nest conv1_forward_0"):
+    with pytest.raises(DataError, match="this profile is of another net: its nest conv1_forward_0"):
         found.beside(other.explain("conv1"))
 
 

@@ -141,7 +141,7 @@ def test_net_without_parameters() -> None:
 
 
 class Nothing(SoftmaxInPython):
-    """Nothing.forward has returned None, not the loss, a number"""
+    """Nothing.forward has returned None; the loss, a number, is needed"""
 
     def forward(self, bottom, label):
         super().forward(bottom, label)

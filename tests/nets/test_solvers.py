@@ -287,7 +287,9 @@ def test_wrong_settings_are_refused_when_they_are_given() -> None:
         nesterov.nesterov = False
     with pytest.raises(DeclarationError, match="nesterov must be True or False, not 1"):
         SGD(net, nesterov=1)  # type: ignore[arg-type]
-    with pytest.raises(DeclarationError, match=r"nesterov looks ahead .*\n  momentum=0.9, or nesterov=False") as caught:
+    with pytest.raises(
+        DeclarationError, match=r"nesterov needs a velocity to look ahead along.*\n  momentum=0.9, or nesterov=False"
+    ) as caught:
         SGD(net, nesterov=True)
     assert __file__ in str(caught.value.location)
 

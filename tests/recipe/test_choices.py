@@ -190,7 +190,7 @@ def test_what_is_no_choice(recipe: Path, choices: Any) -> None:
     with pytest.raises(RecipeError, match="choices are names with numbers or words") as caught:
         net.use_recipe(net["l0"], recipe, choices)
     assert __file__ in str(caught.value.location)
-    with pytest.raises(CommandError, match="choices are a recipe's, and there is none"):
+    with pytest.raises(CommandError, match="choices need a recipe, and none is given"):
         net.use_recipe(net["l0"], None, {"tile_x": 4})
 
 

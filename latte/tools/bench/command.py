@@ -214,9 +214,9 @@ def _check(
     if layout == "blocks" and kind is not None and kind not in IN_BLOCKS:
         raise click.UsageError(f"{kind} has no source in blocks here: --layout plain")
     if mode == "sweep" and kind in (*TRIED, "net"):
-        raise click.UsageError("a sweep has no lines through layers by name, or nets")
+        raise click.UsageError("--sweep is not for layers by name, or nets")
     if mode == "breakdown" and kind not in ("bn", "cbr"):
-        raise click.UsageError("--breakdown is of bn and cbr")
+        raise click.UsageError("--breakdown is for bn and cbr")
 
 
 def _check_cases(wanted: Sequence[Case], phases: Sequence[str], size: int | None) -> None:
