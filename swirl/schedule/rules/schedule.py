@@ -38,6 +38,7 @@ from swirl.schedule.rules.few_sums import add_up_together
 from swirl.schedule.rules.gathering import gather
 from swirl.schedule.rules.joining import join
 from swirl.schedule.rules.layouts import block_results, follow_blocks
+from swirl.schedule.rules.neighbours import gather_neighbours
 from swirl.schedule.rules.nests import NestSchedule
 from swirl.schedule.rules.one_hot_sums import go_to_places
 from swirl.schedule.rules.packing import READ_OFTEN, join_rows, transpose_operands
@@ -104,6 +105,7 @@ class PhaseSchedule:
             self.divide(number)
             go_to_places(replace(self.trials, nest=number))
             self.unclamp(number)
+            gather_neighbours(replace(self.trials, nest=number))
             gather(replace(self.trials, nest=number))
         join(self.trials)
         self.flatten()

@@ -26,6 +26,7 @@ def fuse(
     second: LoopName | None = None,
     *,
     shift: Iterations = 0,
+    guard: bool = False,
     nest: NestName | None = None,
 ) -> Program:
     """Join a loop with the next one of equal bounds: the first two neighbours, in one body or two nests, that can be.
@@ -47,12 +48,14 @@ def fuse(
         second: name of the second loop; by default the same name.
         shift: iterations that the second loop is delayed by; the rest of the two becomes separate loops,
             ``<first>_before`` and ``<first>_after``.
+        guard: the bounds, constants, may differ: the joined loop has the iterations of both, and their statements have
+            conditions.
         nest: only where the first loop is in this nest (index or label).
 
     Raises:
         CommandError: bad shift.
         Refused: a dependence would be violated (the message names the least shift that would do), the bounds differ, or
-            the loops to be shifted have another step than 1.
+            the loops to be shifted, or guarded, have another step than 1.
 
     Source: Lake, section 3.2; Wolfe, *High Performance Compilers for Parallel Computing*, chapter 9 (loop fusion).
     """
@@ -67,11 +70,11 @@ def fuse(
         neighbour = _next_loop(program, site)
         if neighbour is not None and any(neighbour is loop_at(program, other) for other in following):
             try:
-                return fuse_at(program, site, shift, offer)
+                return fuse_at(program, site, shift, offer, guard=guard)
             except Refused as refusal:
                 refused = refused or refusal
     try:
-        joined = _fuse_past_nests(program, sites, following, shift)
+        joined = _fuse_past_nests(program, sites, following, shift, guard)
     except Refused as refusal:
         refused = refused or refusal
     else:
@@ -100,12 +103,15 @@ def _next_loop(program: Program, site: Site) -> ast.For | None:
     return following if isinstance(following, ast.For) else None
 
 
-def _fuse_past_nests(program: Program, firsts: Sequence[Site], seconds: Sequence[Site], shift: int) -> Program | None:
+def _fuse_past_nests(
+    program: Program, firsts: Sequence[Site], seconds: Sequence[Site], shift: int, guard: bool
+) -> Program | None:
     """The program with the first two outermost loops joined that can be; None if no two are meant.
 
     Args:
         firsts, seconds: the loops that are meant.
         shift: iterations that the second one is delayed by.
+        guard: whether bounds may differ.
 
     Raises:
         Refused: a dependence would be violated, or the bounds differ.
@@ -129,7 +135,7 @@ def _fuse_past_nests(program: Program, firsts: Sequence[Site], seconds: Sequence
         start = index + position
         end = later[0] + later[1] + (len(split[index]) - 1 if later[0] > index else 0)
         try:
-            return fuse_at(*_brought_together(program.with_nests(nests), _outermost(start, 0), end), shift)
+            return fuse_at(*_brought_together(program.with_nests(nests), _outermost(start, 0), end), shift, guard=guard)
         except Refused as refusal:
             refused = refused or refusal
     if refused is not None:

@@ -12,10 +12,10 @@ from swirl.analysis.statements import statements
 from swirl.errors import Refused
 from swirl.ir.affine import ranges_at, simplify_body
 from swirl.ir.names import renaming
-from swirl.ir.nest import Loop, Nest, Program, expr, fresh, loop_of, make_nest, names_in, substitute
+from swirl.ir.nest import Loop, Nest, Program, clone, constant, expr, fresh, loop_of, make_nest, names_in, substitute
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in, name_of
+from swirl.ir.trees import changed, declared_in, name_of
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
@@ -31,11 +31,14 @@ Offer = Callable[[Callable[[], int | None]], str | None]
 """Makes a way out from a function that finds the least legal shift."""
 
 
-def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = None) -> Program:
+def fuse_at(
+    program: Program, site: Site, shift: int = 0, offer: Offer | None = None, *, guard: bool = False
+) -> Program:
     """``program`` with the loop at ``site`` and the one that follows it joined.
 
     Args:
         shift: iterations that the second one is delayed by.
+        guard: whether their bounds may differ.
         offer: the way out of a refusal.
     """
     nest = program.nests[site.nest]
@@ -46,6 +49,9 @@ def fuse_at(program: Program, site: Site, shift: int = 0, offer: Offer | None = 
         merged_program = program.with_nests(nests)
     else:
         merged_program = program
+    if guard:
+        nest = _of_equal_bounds(nest, site.path)
+        merged_program = merged_program.with_nest(site.nest, nest)
     pair = Pair.of(merged_program, nest, site.path)
     try:
         return checked(program, merged_program.with_nest(site.nest, pair.joined(merged_program, shift)))
@@ -213,6 +219,52 @@ def next_position(nest: Nest, path: Path) -> int | None:
         if isinstance(block[position], ast.If):
             return None
     return None
+
+
+def _of_equal_bounds(nest: Nest, path: Path) -> Nest:
+    """A nest whose loop at ``path`` and the next one have the iterations of both, and statements with conditions.
+
+    Raises:
+        Refused: the bounds are not constants, or a step is not 1.
+    """
+    position = next_position(nest, path)
+    assert position is not None
+    places = path, (*path[:-1], (path[-1][0], position))
+    heads = [loop_of(node) for node in (at(nest.body, place) for place in places) if isinstance(node, ast.For)]
+    ends = [
+        (low, high)
+        for head in heads
+        if head.step == 1 and head.kind in ("range", "parallel")
+        if (low := constant(head.start)) is not None and (high := constant(head.stop)) is not None
+    ]
+    if len(ends) < 2:
+        raise refuse("the bounds of the loops are not constants, or their steps are not 1", nest, path, NOTE)
+    whole = min(low for low, _ in ends), max(high for _, high in ends)
+    body = nest.body
+    for place, head, own in zip(places, heads, ends, strict=True):
+        node = at(body, place)
+        assert isinstance(node, ast.For)
+        longer = replace(head, start=ast.Constant(whole[0]), stop=ast.Constant(whole[1]))
+        body = replace_at(body, place, [longer.node(_guarded(node.body, head.var, own, whole))])
+    return nest.with_body(body)
+
+
+def _guarded(body: list[ast.stmt], var: str, own: tuple[int, int], whole: tuple[int, int]) -> list[ast.stmt]:
+    """Statements for their own iterations of a longer loop: each innermost one has the condition; all of them have one,
+    where they declare locals."""
+    tests = [f"{var} >= {own[0]}"] * (own[0] > whole[0]) + [f"{var} < {own[1]}"] * (own[1] < whole[1])
+    if not tests:
+        return body
+    test = expr(" and ".join(tests))
+    if any(declared_in(statement) for statement in body):
+        return [ast.If(test, body, [])]
+
+    def inside(statement: ast.stmt) -> ast.stmt:
+        if isinstance(statement, ast.For):
+            return changed(statement, body=[inside(part) for part in statement.body])
+        return ast.If(clone(test), [statement], [])
+
+    return [inside(statement) for statement in body]
 
 
 def _bounds_text(loop: Loop) -> tuple[str, str, int]:
