@@ -54,7 +54,7 @@ class Recipes:
         self.scheduled = chosen.schedule
         """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
         self._folders = [
-            (_files(folder), choice)
+            (files_of(folder), choice)
             for folder, choice in ((chosen.recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED))
             if folder is not None
         ]
@@ -191,7 +191,7 @@ def short_name(path: Path) -> str:
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def files_of(folder: Path) -> dict[str, Path]:
     """Name → file of a folder's Python files; some file systems keep an accent as a sign of its own."""
     return {normalised(path.stem): path for path in sorted(folder.iterdir()) if path.suffix == ".py"}
 

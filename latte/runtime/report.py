@@ -12,6 +12,7 @@ from time import perf_counter
 
 from latte.model.source_location import user_stacklevel
 from latte.planning.plan import Untuned
+from latte.planning.unused_recipes import UnusedRecipe
 from swirl.build.libraries import Built
 
 PYTHON = ("lowering", "differentiating", "scheduling", "generating")
@@ -20,6 +21,10 @@ PYTHON = ("lowering", "differentiating", "scheduling", "generating")
 
 class NotTuned(UserWarning):
     """A layer's recipe has left a phase to the default schedule: given once, for the first."""
+
+
+class RecipeUnused(UserWarning):
+    """A file in the folder ``LATTE_RECIPES`` has nobody's name: given once, for the first."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class CompileReport:
         untuned: phases that a layer's recipe has left to the default schedule, with the reasons.
         fixed: phases that are right for whole batches alone, with the reasons: for each other number of items, the net
             is compiled again when it first has so many (for inference, if one of them is of inference).
+        unused: files in the folder ``LATTE_RECIPES`` that no layer gets, as their names are nobody's.
     """
 
     kernels: int
@@ -69,6 +75,7 @@ class CompileReport:
     built: Mapping[Path, Built] = field(default_factory=dict, repr=False)
     untuned: Sequence[Untuned] = ()
     fixed: Sequence[FixedSize] = ()
+    unused: Sequence[UnusedRecipe] = ()
 
     @property
     def generating(self) -> float:
@@ -114,6 +121,7 @@ def make_report(
     known: int = 0,
     untuned: Iterable[Untuned] = (),
     fixed: Iterable[FixedSize] = (),
+    unused: Iterable[UnusedRecipe] = (),
 ) -> CompileReport:
     """What compiling ``built`` took; a kernel that occurs twice counts once."""
     unique: dict[Path, Built] = {}
@@ -122,9 +130,9 @@ def make_report(
     folder = next(iter(unique)).parent.parent if unique else Path()
     cached = sum(item.cached for item in unique.values())
     compiler_seconds = sum(item.seconds for item in unique.values())
-    left, sized = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed))
+    left, sized, nobodys = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed)), tuple(dict.fromkeys(unused))
     numbers = len(unique), cached, seconds, times, units, known, compiler_seconds
-    return CompileReport(*numbers, folder, unique, left, sized)
+    return CompileReport(*numbers, folder, unique, left, sized, nobodys)
 
 
 def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
@@ -132,11 +140,12 @@ def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     built = (item for report in reports for item in report.built.values())
     untuned = (each for report in reports for each in report.untuned)
     fixed = (each for report in reports for each in report.fixed)
+    unused = (each for report in reports for each in report.unused)
     times: Counter[str] = Counter()
     for report in reports:
         times.update(report.times)
     seconds, units, known = (sum(getattr(r, name) for r in reports) for name in ("seconds", "units", "known"))
-    return make_report(built, seconds, dict(times), units, known, untuned, fixed)
+    return make_report(built, seconds, dict(times), units, known, untuned, fixed, unused)
 
 
 def warn_not_tuned(report: CompileReport) -> None:
@@ -145,3 +154,10 @@ def warn_not_tuned(report: CompileReport) -> None:
     more = f" (and {len(others)} more, in net.report.untuned)" if others else ""
     message = f"not tuned: {first}{more}; the default schedule takes its place"
     warnings.warn(message, NotTuned, stacklevel=user_stacklevel())
+
+
+def warn_unused(report: CompileReport) -> None:
+    """Warn of the recipes that no layer gets."""
+    first, *others = report.unused
+    more = f" (and {len(others)} more, in net.report.unused)" if others else ""
+    warnings.warn(f"a recipe that no layer gets: {first}{more}", RecipeUnused, stacklevel=user_stacklevel())
