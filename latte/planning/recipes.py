@@ -3,7 +3,7 @@ which files are recipes for chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import resources
@@ -47,10 +47,13 @@ class Recipes:
     Args:
         graph: of the net.
         frozen: the programs of the net, where something is frozen.
+        read: reads a file.
     """
 
-    def __init__(self, graph: Graph, frozen: Differentiated | None = None):
-        self._graph, self._frozen, chosen = graph, frozen, settings()
+    def __init__(
+        self, graph: Graph, frozen: Differentiated | None = None, read: Callable[[Path], Recipe] = read_recipe
+    ):
+        self._graph, self._frozen, self._read_file, chosen = graph, frozen, read, settings()
         self.scheduled = chosen.schedule
         """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
         self._folders = [
@@ -158,7 +161,7 @@ class Recipes:
 
     def _file(self, path: Path) -> Recipe:
         if path not in self._read:
-            found = read_recipe(path)
+            found = self._read_file(path)
             own = path.parent == _shipped()  # those look at no names
             self._read[path] = replace(found, shares=True) if own else found
         return self._read[path]
