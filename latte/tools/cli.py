@@ -142,15 +142,18 @@ def tune_by_hand(
         try:
             bench = Bench(net, name, first, made_for, recipe, threads)
         except NoRecipeFile:
-            _begin(net, name, made_for, default_file(name))
-            bench = Bench(net, name, first, made_for, default_file(name), threads)
+            recipe = default_file(name)
+            _begin(net, name, made_for, recipe)
+            bench = Bench(net, name, first, made_for, recipe, threads)
         asked = [bench.of(phase).phase for phase in phases]  # all of them exist
-    click.echo(f"{name} for {bench.target.name}, recipe {bench.paths[0]}{f', beside {beside}' if beside else ''}")
+        known = [recipe] if recipe is not None else map(bench.file_for, asked or scheduled_phases(bench))
+        files = ", ".join(dict.fromkeys(map(str, known)))
+    click.echo(f"{name} for {bench.target.name}, recipe {files}{f', beside {beside}' if beside else ''}")
     try:
         for well in tries(bench, click.echo, lambda: asked or scheduled_phases(bench), beside):
             if once:
                 sys.exit(0 if well else 1)
-            click.echo(f"── watching {', '.join(path.name for path in bench.paths)} " + "─" * 40)
+            click.echo(f"── watching {', '.join(path.name for path in bench.watched)} " + "─" * 40)
     except KeyboardInterrupt:
         click.echo("")
 

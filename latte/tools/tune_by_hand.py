@@ -124,7 +124,9 @@ class Bench:
             with_file = (each for each in PHASES if each in self.phases and self.file_for(each) is not None)
             self.phase = next(with_file, self.phase)
         self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
-        """The files to watch: the recipe first."""
+        """The files that the phase is scheduled by: the recipe first."""
+        self.watched: tuple[Path, ...] = self.paths
+        """The files of all phases that have been tried, and of what they were measured beside."""
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}

@@ -69,6 +69,7 @@ def tries(
             say(text if phases is None else f"{title}\n{text}")
             for path in (*own.paths, *(other.paths if other is not None else ())):
                 seen.setdefault(path, _saved(path))  # it may build on other files now
+        bench.watched = tuple({path.absolute(): path for path in reversed(seen)}.values())[::-1]
         yield well
         while all(_saved(path) in (seen[path], None) for path in seen):  # None: an editor is just replacing it
             time.sleep(POLL_SECONDS)
