@@ -19,13 +19,13 @@ from swirl.target.targets import TARGETS
 from tests.codegen.test_machine_code import target_named
 
 FILE = """
-from latte import ConvLayer, MemoryDataLayer, Net
+from latte import FullyConnectedLayer, MemoryDataLayer, Net
 
 def net():
     net = Net(3, seed=1)
-    layer = MemoryDataLayer(net, (16, 9, 7))
+    layer = MemoryDataLayer(net, (8,))
     for _ in range(3):
-        layer = ConvLayer(net, layer, num_filters=16, kernel=3, stride=1, pad=1)
+        layer = FullyConnectedLayer(net, layer, 8)
     return net
 """
 
@@ -129,35 +129,37 @@ def call(tmp_path: Path, *options: str) -> Result:
 
 def test_show_assembly(tmp_path: Path) -> None:
     target_named("portable")
-    shown = call(tmp_path, "--layer", "conv1", "--assembly")
+    shown = call(tmp_path, "--layer", "fully_connected1", "--assembly")
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
-    assert lines[0].startswith("conv1.inference: kernel_value_") and lines[1].endswith("kernel.so")
-    assert "conv1_inference_0" in lines and "conv1_update_0" in lines
+    assert lines[0].startswith("fully_connected1.inference: kernel_value_") and lines[1].endswith("kernel.so")
+    assert "fully_connected1_inference_0" in lines and "fully_connected1_update_0" in lines
     assert any(" instructions: 0 multiply-adds, " in line and line.endswith(" spills") for line in lines)
-    (same,) = [line for line in lines if line.startswith("conv1.forward")]
-    assert same.endswith(", the kernel of conv1.inference")
-    one = call(tmp_path, "--layer", "conv1", "--phase", "update", "--assembly")
-    assert "conv1.update" in one.output and "conv1.forward" not in one.output
+    (same,) = [line for line in lines if line.startswith("fully_connected1.forward")]
+    assert same.endswith(", the kernel of fully_connected1.inference")
+    one = call(tmp_path, "--layer", "fully_connected1", "--phase", "update", "--assembly")
+    assert "fully_connected1.update" in one.output and "fully_connected1.forward" not in one.output
 
 
 def test_show_kernels(tmp_path: Path) -> None:
     every = call(tmp_path, "--kernels")
     assert every.exit_code == 0, every.output
-    (line,) = [line for line in every.output.splitlines() if "conv2.forward" in line]
-    assert line.startswith("kernel_value_") and line.split("  ")[1].startswith("conv2.inference, conv2.forward, conv3.")
-    one = call(tmp_path, "--kernels", "--layer", "conv2", "--phase", "backward")
-    assert one.output.splitlines()[0].endswith("  conv2.backward") and len(one.output.splitlines()) == 2
+    (line,) = [line for line in every.output.splitlines() if "fully_connected2.forward" in line]
+    name, users = line.split("  ")
+    assert name.startswith("kernel_value_")
+    assert {f"fully_connected{number}.forward" for number in (1, 2, 3)} < set(users.split(", "))  # they are equal
+    one = call(tmp_path, "--kernels", "--layer", "fully_connected2", "--phase", "backward")
+    assert one.output.splitlines()[0].endswith("  fully_connected2.backward") and len(one.output.splitlines()) == 2
 
 
 def test_wrong_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = call(tmp_path, "--assembly")
     assert alone.exit_code == 1 and "--recipe and --assembly are about one layer" in alone.output
-    both = call(tmp_path, "--layer", "conv1", "--assembly", "--list")
+    both = call(tmp_path, "--layer", "fully_connected1", "--assembly", "--list")
     assert both.exit_code == 1 and "--assembly and --kernels show different things" in both.output
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, *more: None if name == "objdump" else which(name, *more))
-    missing = call(tmp_path, "--layer", "conv1", "--assembly")
+    missing = call(tmp_path, "--layer", "fully_connected1", "--assembly")
     assert missing.exit_code == 1 and missing.output.startswith(
         "Error: objdump is not installed\n  it is a part of binutils"
     )
