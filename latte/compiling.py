@@ -21,6 +21,7 @@ from latte.model.graph import Graph
 from latte.model.source_location import Located, user_location, user_stacklevel
 from latte.planning.memory import TRAINING, MemoryPlan
 from latte.planning.plan import Plan, make_plan, planning
+from latte.planning.unused_recipes import unused_recipes
 from latte.runtime.arranging import arranged, execution_order
 from latte.runtime.executable import Executable, bind, net_buffers
 from latte.runtime.kernels import GeneratedPhase, compile_kernels, generated_kernels
@@ -92,7 +93,8 @@ def compile_graph(
     built, units = (kernel.built for kernel in kernels), len(plan.units)
     seconds, known = perf_counter() - start, units - min(units, kept.computed)
     fixed = [FixedSize(k.unit.name, k.phase, k.fixed) for k in kernels if k.fixed and batch_size > 1]
-    return executable, make_report(built, seconds, times.seconds, units, known, plan.untuned, fixed, plan.cautions())
+    about = plan.untuned, fixed, plan.cautions(), unused_recipes(graph)
+    return executable, make_report(built, seconds, times.seconds, units, known, *about)
 
 
 def planned_memory(graph: Graph, target: str | None = None) -> MemoryReport:

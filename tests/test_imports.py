@@ -46,6 +46,7 @@ LATTE = (
     {"net"},
     {"solver", "layers", "training", "data"},
     {"tools"},
+    {"testing"},
     {"__main__"},
 )
 LATTE_RANK = {name: rank for rank, group in enumerate(LATTE) for name in group}

@@ -161,27 +161,8 @@ class Explanation:
                 location=user_location(),
                 way_out=f"begin from {self.recipe.split(' ')[0]}",
             )
-        applied = [command for command in self.commands if command.status == "applied"]
-        phases = [phase.phase for phase in self.phases if phase.phase in PHASES]
-        functions: dict[str, list[str]] = {phase: [] for phase in phases}
-        layouts: list[str] = []
-        for command in applied:
-            lines = [
-                *(f"    # {line}" for line in command.reason.splitlines()),
-                f"    s.{_any_width(command, self.lanes)}",
-            ]
-            if command.phase:
-                functions.setdefault(command.phase, []).extend([*layouts, *lines])
-                layouts = []
-            else:
-                layouts += lines
-        for phase in phases[-1:]:
-            functions[phase] += layouts
-        parts = [f'"""{self.ensemble}, shape {self.shape}, batch size {self.batch_size}, for {self.target}."""']
-        parts += [
-            "\n".join(["", f"def {name}(s, target):", *(lines or ["    pass"])]) for name, lines in functions.items()
-        ]
-        return "\n\n".join(parts) + "\n"
+        title = f"{self.ensemble}, shape {self.shape}, batch size {self.batch_size}, for {self.target}."
+        return recipe_text(title, self.commands, [phase.phase for phase in self.phases], self.lanes)
 
     def to_json(self) -> str:
         """The same as a JSON object with the fields of these records."""
@@ -209,7 +190,7 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
     if phase is not None:
         asked = PHASE_ALIASES.get(phase, phase)
         units = [unit for unit in units if asked in unit.parts]
-    outcomes = [_command(outcome, unit.name) for unit in units for outcome in executable.plan.outcomes[unit.name]]
+    outcomes = [command_fact(outcome, unit.name) for unit in units for outcome in executable.plan.outcomes[unit.name]]
     if phase is not None:
         followed = "forward" if asked == "inference" else asked  # inference follows forward's commands
         outcomes = [fact for fact in outcomes if fact.phase in ("", followed, asked)]
@@ -290,6 +271,36 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     return ", otherwise ".join(names)
 
 
+def recipe_text(title: str, commands: Sequence[CommandFact], phases: Sequence[str], lanes: int) -> str:
+    """The commands that were applied to a layer, as a recipe file, each after its reason.
+
+    Args:
+        title: what the file begins with.
+        commands: of the layer, in order.
+        phases: that it computes.
+        lanes: of the target.
+    """
+    functions: dict[str, list[str]] = {phase: [] for phase in phases if phase in PHASES}
+    layouts: list[str] = []
+    for command in commands:
+        if command.status != "applied":
+            continue
+        lines = [
+            *(f"    # {line}" for line in command.reason.splitlines()),
+            f"    s.{_any_width(command, lanes)}",
+        ]
+        if command.phase:
+            functions.setdefault(command.phase, []).extend([*layouts, *lines])
+            layouts = []
+        else:
+            layouts += lines
+    for phase in list(functions)[-1:]:
+        functions[phase] += layouts
+    parts = [f'"""{title}"""']
+    parts += ["\n".join(["", f"def {name}(s, target):", *(lines or ["    pass"])]) for name, lines in functions.items()]
+    return "\n\n".join(parts) + "\n"
+
+
 def _any_width(command: CommandFact, lanes: int) -> str:
     """The command with the target's number of lanes in the place of that number."""
     if command.text.split("(")[0] not in ("vectorize", "tile"):
@@ -301,7 +312,8 @@ def _is_default(unit: Unit, phase: str) -> bool:
     return unit.recipe is not None and phase in DEFAULTS and unit.recipe.functions.get(phase) is DEFAULTS[phase]
 
 
-def _command(outcome: Outcome, unit: str) -> CommandFact:
+def command_fact(outcome: Outcome, unit: str) -> CommandFact:
+    """A command of a unit's recipe, and its outcome."""
     command = outcome.command
     options = dict(command.options)
     named = options.get("phase", command.arguments[0] if command.arguments else "")

@@ -168,9 +168,10 @@ def make_plan(
     kept: KeptSchedules,
     on_stage: Callable[[int, int, str], None] | None = None,
     until: Callable[[Unit], bool] = lambda unit: False,
+    recipes: Recipes | None = None,
 ) -> Plan:
     """Schedule a net; see :func:`planning`."""
-    steps = planning(graph, differentiated, kept, on_stage, until)
+    steps = planning(graph, differentiated, kept, on_stage, until, recipes)
     while True:
         try:
             next(steps)
@@ -185,6 +186,7 @@ def planning(
     kept: KeptSchedules,
     on_stage: Callable[[int, int, str], None] | None = None,
     until: Callable[[Unit], bool] = lambda unit: False,
+    recipes: Recipes | None = None,
 ) -> Generator[tuple[ScheduledUnit, PlanState], None, Plan]:
     """Schedule a net, unit by unit in the order of execution. Where a recipe declines a phase, the chain that it is for
     has it no longer: chains are chosen again, and the units that are then the same stay as they are.
@@ -195,6 +197,7 @@ def planning(
         kept: the schedules that are known.
         on_stage: told of every unit scheduled (done, total, name).
         until: the plan ends with the first unit for which this is true.
+        recipes: of the net; by default as they are found and read.
 
     Yields:
         each unit once nobody else will lay out the storage that it touches, and the state then. A chain that declines
@@ -206,7 +209,7 @@ def planning(
     Raises:
         LatteError: see :func:`swirl.schedule.pipeline.schedule`.
     """
-    recipes = Recipes(graph, differentiated)
+    recipes = recipes or Recipes(graph, differentiated)
     asked = candidates(graph, recipes, differentiated.seeded)
     net_units = NetUnits(graph, recipes)
     left: dict[tuple[str, str], str] = {}

@@ -3,7 +3,7 @@ which files are recipes for chains of layers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib import resources
@@ -47,14 +47,17 @@ class Recipes:
     Args:
         graph: of the net.
         frozen: the programs of the net, where something is frozen.
+        read: reads a file.
     """
 
-    def __init__(self, graph: Graph, frozen: Differentiated | None = None):
-        self._graph, self._frozen, chosen = graph, frozen, settings()
+    def __init__(
+        self, graph: Graph, frozen: Differentiated | None = None, read: Callable[[Path], Recipe] = read_recipe
+    ):
+        self._graph, self._frozen, self._read_file, chosen = graph, frozen, read, settings()
         self.scheduled = chosen.schedule
         """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
         self._folders = [
-            (_files(folder), choice)
+            (files_of(folder), choice)
             for folder, choice in ((chosen.recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED))
             if folder is not None
         ]
@@ -163,7 +166,7 @@ class Recipes:
 
     def _file(self, path: Path) -> Recipe:
         if path not in self._read:
-            found = read_recipe(path)
+            found = self._read_file(path)
             own = self.ships(path)  # those look at no names
             self._read[path] = replace(found, shares=found.shares or own, unquestioned=_shipped())
         return self._read[path]
@@ -196,7 +199,7 @@ def short_name(path: Path) -> str:
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def files_of(folder: Path) -> dict[str, Path]:
     """Name → file of a folder's Python files; some file systems keep an accent as a sign of its own."""
     return {normalised(path.stem): path for path in sorted(folder.iterdir()) if path.suffix == ".py"}
 

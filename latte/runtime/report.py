@@ -12,6 +12,7 @@ from time import perf_counter
 
 from latte.model.source_location import user_stacklevel
 from latte.planning.plan import Untuned
+from latte.planning.unused_recipes import UnusedRecipe
 from swirl.build.libraries import Built
 
 PYTHON = ("lowering", "differentiating", "scheduling", "generating")
@@ -24,6 +25,10 @@ class NotTuned(UserWarning):
 
 class DoubtfulCommand(UserWarning):
     """A command of your own recipe does nothing, little, or harm. Given once, for the first one."""
+
+
+class RecipeUnused(UserWarning):
+    """A file in the folder ``LATTE_RECIPES`` has nobody's name: given once, for the first."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class CompileReport:
         fixed: phases that are right for whole batches alone, with the reasons: for each other number of items, the net
             is compiled again when it first has so many (for inference, if one of them is of inference).
         cautions: commands of your own recipes that do nothing, little, or harm, with their places.
+        unused: files in the folder ``LATTE_RECIPES`` that no layer gets, as their names are nobody's.
     """
 
     kernels: int
@@ -75,6 +81,7 @@ class CompileReport:
     untuned: Sequence[Untuned] = ()
     fixed: Sequence[FixedSize] = ()
     cautions: Sequence[str] = ()
+    unused: Sequence[UnusedRecipe] = ()
 
     @property
     def generating(self) -> float:
@@ -121,6 +128,7 @@ def make_report(
     untuned: Iterable[Untuned] = (),
     fixed: Iterable[FixedSize] = (),
     cautions: Iterable[str] = (),
+    unused: Iterable[UnusedRecipe] = (),
 ) -> CompileReport:
     """What compiling ``built`` took; a kernel that occurs twice counts once."""
     unique: dict[Path, Built] = {}
@@ -129,9 +137,10 @@ def make_report(
     folder = next(iter(unique)).parent.parent if unique else Path()
     cached = sum(item.cached for item in unique.values())
     compiler_seconds = sum(item.seconds for item in unique.values())
-    left, sized, doubts = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(fixed)), tuple(dict.fromkeys(cautions))
+    left, nobodys = tuple(dict.fromkeys(untuned)), tuple(dict.fromkeys(unused))
+    sized, doubts = tuple(dict.fromkeys(fixed)), tuple(dict.fromkeys(cautions))
     numbers = len(unique), cached, seconds, times, units, known, compiler_seconds
-    return CompileReport(*numbers, folder, unique, left, sized, doubts)
+    return CompileReport(*numbers, folder, unique, left, sized, doubts, nobodys)
 
 
 def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
@@ -140,11 +149,12 @@ def sum_of_reports(reports: Sequence[CompileReport]) -> CompileReport:
     untuned = (each for report in reports for each in report.untuned)
     fixed = (each for report in reports for each in report.fixed)
     cautions = (each for report in reports for each in report.cautions)
+    unused = (each for report in reports for each in report.unused)
     times: Counter[str] = Counter()
     for report in reports:
         times.update(report.times)
     seconds, units, known = (sum(getattr(r, name) for r in reports) for name in ("seconds", "units", "known"))
-    return make_report(built, seconds, dict(times), units, known, untuned, fixed, cautions)
+    return make_report(built, seconds, dict(times), units, known, untuned, fixed, cautions, unused)
 
 
 def warn_not_tuned(report: CompileReport) -> None:
@@ -160,3 +170,10 @@ def warn_doubtful(report: CompileReport) -> None:
     first, *others = report.cautions
     more = f" (and {len(others)} more, in net.report.cautions)" if others else ""
     warnings.warn(f"{first}{more}", DoubtfulCommand, stacklevel=user_stacklevel())
+
+
+def warn_unused(report: CompileReport) -> None:
+    """Warn of the recipes that no layer gets."""
+    first, *others = report.unused
+    more = f" (and {len(others)} more, in net.report.unused)" if others else ""
+    warnings.warn(f"a recipe that no layer gets: {first}{more}", RecipeUnused, stacklevel=user_stacklevel())

@@ -23,7 +23,7 @@ from latte.runtime.gradients import Given, SeedGradients
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.not_finite import LossIsNaN, where_not_finite
 from latte.runtime.python_losses import run_forward
-from latte.runtime.report import CompileReport, sum_of_reports, warn_doubtful, warn_not_tuned
+from latte.runtime.report import CompileReport, sum_of_reports, warn_doubtful, warn_not_tuned, warn_unused
 from latte.runtime.variants import Compile, Variants
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
@@ -64,7 +64,7 @@ class Session:
         self._compile = compile
         self._reports: list[CompileReport] = []
         self._accumulate = False
-        self._nan_said = self._untuned_said = self._doubts_said = False
+        self._nan_said = self._untuned_said = self._doubts_said = self._unused_said = False
         self.shuffling: np.random.Generator | None = None
         self._variants = Variants(graph, self._made)
         self.executable = self.whole
@@ -133,6 +133,9 @@ class Session:
         if report.cautions and not self._doubts_said:
             self._doubts_said = True
             warn_doubtful(report)
+        if report.unused and not self._unused_said:
+            self._unused_said = True
+            warn_unused(report)
         return executable
 
     def use(self, batch_size: int, trains: bool = True) -> Executable:

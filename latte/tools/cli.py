@@ -16,12 +16,16 @@ import click
 from rich.status import Status
 
 import latte
+from latte.net import Net
 from latte.profiling.roofline import check_plot
 from latte.tools.bench.command import bench
 from latte.tools.net_files import SET, Source, compiled_net, computed_phases, load_net, plain_errors
 from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
+from latte.tools.starting_recipe import begin_recipe, default_file
 from latte.tools.synthetic_data import synthetic_batch
+from latte.tools.tune_by_hand import Bench, NoRecipeFile
+from latte.tools.tuning_session import scheduled_phases, tries
 from swirl.build.cache import cache_contents, cache_folder, clear_cache
 from swirl.build.jit import progress_console
 from swirl.dump.bisect import bisect_stages, dumped_layers, stage_folders
@@ -30,7 +34,7 @@ from swirl.dump.write import dump_stages
 from swirl.errors import CommandError
 from swirl.ir.phases import PHASE_ALIASES
 from swirl.target.machine import resolve_target
-from swirl.target.targets import TARGETS
+from swirl.target.targets import TARGETS, Target
 
 
 @click.group()
@@ -87,41 +91,77 @@ def profile_command(
 
 @main.command("tune-by-hand")
 @click.argument("file", type=Source)
-@click.option("--layer", required=True, help="name of an ensemble, or of a chain (conv1_relu1)")
-@click.option("--phase", default="forward", show_default=True, help="forward, inference, backward or update")
-@click.option("--recipe", type=click.Path(dir_okay=False, path_type=Path), help="in place of the layer's own file")
+@click.argument("layer", required=False)
+@click.option("--layer", "named", help="the same as LAYER: name of an ensemble, or of a chain (conv1_relu1)")
+@click.option(
+    "--phase",
+    "phases",
+    multiple=True,
+    help="forward, inference, backward or update; repeatable; by default those of the recipe",
+)
+@click.option(
+    "--recipe",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="in place of the layer's own file; a new one begins with the commands that the layer has now",
+)
+@click.option("--beside", type=Source, metavar="OTHER", help="another recipe, measured in turn with this one")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--threads", type=click.IntRange(1, 4096), help="by default all cores")
 @click.option("--once", is_flag=True, help="do not watch: compile, time, and end (exit status 1 if that fails)")
 @SET
 def tune_by_hand(
     file: Path,
-    layer: str,
-    phase: str,
+    layer: str | None,
+    named: str | None,
+    phases: tuple[str, ...],
     recipe: Path | None,
+    beside: Path | None,
     target: str | None,
     threads: int | None,
     once: bool,
     choices: dict[str, Any],
 ) -> None:
-    """Watch the recipe file of a layer: after each save, compile that layer alone, and time it.
+    """Watch the recipe file of a layer: after each save, compile that layer alone, and time each phase.
 
-    Shows the time beside that of the version before (measured in turn), and the shares of what the machine can do at
-    the best, measured in the same seconds. What is wrong with the recipe is shown, and watching goes on. Ctrl-C ends
-    it.
+    Of a layer without a recipe file, the default schedule is written to LAYER_recipe.py, or to the new file that
+    --recipe names, to begin from. A file that exists is never written over.
+
+    Shows minimum, quartiles and median beside those of the version before and of the first one (measured in turn), and
+    the shares of what the machine can do at the best, measured in the same seconds. With --beside, two recipes take
+    turns, on the same threads, after their results have been compared. What is wrong with the function of a phase is
+    shown, the other phases are measured, and watching goes on. Ctrl-C ends it.
     """
-    from latte.tools.tune_by_hand import Bench, tries
-
     with plain_errors():
-        bench = Bench(load_net(file, choices), layer, phase, resolve_target(target), recipe, threads)
-    click.echo(f"{layer}.{bench.phase} for {bench.target.name}, recipe {bench.paths[0]}")
+        if (layer is None) == (named is None):
+            raise CommandError("name one layer", way_out="latte tune-by-hand net.py conv1")
+        name = layer if layer is not None else str(named)
+        net, made_for = load_net(file, choices), resolve_target(target)
+        first = phases[0] if phases else None
+        if recipe is not None and not recipe.exists():
+            _begin(net, name, made_for, recipe)
+        try:
+            bench = Bench(net, name, first, made_for, recipe, threads)
+        except NoRecipeFile:
+            recipe = default_file(name)
+            _begin(net, name, made_for, recipe)
+            bench = Bench(net, name, first, made_for, recipe, threads)
+        asked = [bench.of(phase).phase for phase in phases]  # all of them exist
+        known = [recipe] if recipe is not None else map(bench.file_for, asked or scheduled_phases(bench))
+        files = ", ".join(dict.fromkeys(map(str, known)))
+    click.echo(f"{name} for {bench.target.name}, recipe {files}{f', beside {beside}' if beside else ''}")
     try:
-        for well in tries(bench, click.echo):
+        for well in tries(bench, click.echo, lambda: asked or scheduled_phases(bench), beside):
             if once:
                 sys.exit(0 if well else 1)
-            click.echo(f"── watching {', '.join(path.name for path in bench.paths)} " + "─" * 40)
+            click.echo(f"── watching {', '.join(path.name for path in bench.watched)} " + "─" * 40)
     except KeyboardInterrupt:
         click.echo("")
+
+
+def _begin(net: Net, layer: str, target: Target, recipe: Path) -> None:
+    """Write a recipe to begin from, and say so."""
+    begin_recipe(net, layer, target, recipe)
+    click.echo(f"wrote {recipe}: the commands that {layer} has by itself, to begin from")
 
 
 _TOLERANCE = click.option(

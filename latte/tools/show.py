@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from latte.explain.explanation import phases_of
 from latte.model.ensemble import Ensemble
 from latte.net import Net
 from latte.runtime.kernels import CompiledPhase
+from latte.tools.nest_assembly import assembly_of
 from latte.tools.net_files import SET, Source, compiled_net, computed_phases, plain_errors
 from latte.tools.synthetic_data import synthetic_batch
 from swirl.codegen.emit import listing
@@ -48,6 +49,8 @@ def find_stage(stages: Sequence[Stage], wanted: str) -> Stage:
 @click.option(
     "--recipe", "as_recipe", is_flag=True, help="the commands that were applied, as a recipe to copy and edit"
 )
+@click.option("--assembly", is_flag=True, help="the machine code of each nest's innermost loops, and what it does")
+@click.option("--kernels", is_flag=True, help="the kernel of each layer and phase, by the name that perf shows")
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--json", "as_json", is_flag=True, help="print the explanation as JSON")
 @click.option("--summary", is_flag=True, help="without buffers, nests and C++")
@@ -60,6 +63,8 @@ def show(
     stage: str | None,
     as_list: bool,
     as_recipe: bool,
+    assembly: bool,
+    kernels: bool,
     target: str | None,
     as_json: bool,
     summary: bool,
@@ -72,18 +77,23 @@ def show(
     """
     with plain_errors():
         net = compiled_net(file, target, choices)
-        if layer is None and (stage is not None or as_list or phase is not None or as_json or as_recipe):
-            raise CommandError(
-                "--phase, --stage, --list, --recipe and --json are about one layer", way_out="name it: --layer conv1"
-            )
-        if sum((stage is not None, as_list, as_json, as_recipe)) > 1:
-            raise CommandError("--stage, --list, --recipe and --json show different things", way_out="give one of them")
+        about_one = {"--stage": stage is not None, "--list": as_list, "--json": as_json, "--recipe": as_recipe}
+        about_one["--assembly"] = assembly
+        if layer is None and (phase is not None or any(about_one.values())):
+            raise CommandError(f"--phase, {_and(about_one)} are about one layer", way_out="name it: --layer conv1")
+        if sum((*about_one.values(), kernels)) > 1:
+            raise CommandError(f"{_and([*about_one, '--kernels'])} show different things", way_out="give one of them")
+        if kernels:
+            _page(_kernels(net.executable.compiled if layer is None else computed_phases(net, layer, phase)), width)
+            return
         if layer is None:
             _page([_line(net, ensemble) for ensemble in net.ensembles], width)
         elif as_recipe:
             if phase is not None:
                 raise CommandError("--recipe is about all phases, which share layouts", way_out="leave out --phase")
             click.echo(net.explain(layer).as_recipe(), nl=False)
+        elif assembly:
+            _page(["\n\n\n".join(_assembly(net, computed_phases(net, layer, phase)))], width)
         elif as_list:
             for item in computed_phases(net, layer, phase):
                 click.echo(_stage_list(item))
@@ -139,6 +149,35 @@ def _line(net: Net, ensemble: Ensemble) -> str:
         for item in phases_of(net.executable, ensemble)
     )
     return f"{ensemble.name:24} {ensemble.kind:16} {ensemble.shape!s:20} {phases}"
+
+
+def _and(words: Iterable[str]) -> str:
+    """``--stage, --list and --json``."""
+    *before, last = words
+    return f"{', '.join(before)} and {last}"
+
+
+def _assembly(net: Net, compiled: Iterable[CompiledPhase]) -> Iterator[str]:
+    """The machine code of each phase; phases that share a kernel show it once."""
+    shown: dict[str, str] = {}
+    for item in compiled:
+        title = f"{item.unit.name}.{item.phase}"
+        if item.built.name in shown:
+            yield f"{title}: {item.built.name}, the kernel of {shown[item.built.name]}"
+        else:
+            shown[item.built.name] = title
+            yield str(assembly_of(item, net.executable.plan.target))
+
+
+def _kernels(compiled: Iterable[CompiledPhase]) -> list[str]:
+    """Each kernel with the layers and phases that it computes: equal ones share one."""
+    users: dict[tuple[str, Path], list[str]] = {}
+    for item in compiled:
+        users.setdefault((item.built.name, item.built.path), []).append(f"{item.unit.name}.{item.phase}")
+    lines = []
+    for (name, library), phases in users.items():
+        lines += [f"{name}  {', '.join(phases)}", f"    {library}"]
+    return lines
 
 
 def _page(texts: Sequence[str], width: int | None) -> None:

@@ -1,17 +1,18 @@
-"""Tuning one layer's recipe: edited, recompiled alone, timed beside its last version and the machine's limits."""
+"""Tuning one layer's recipe: the layer is compiled alone, and its kernels are timed beside each other and the machine's
+limits. :mod:`latte.tools.tuning_session` watches and reports."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from latte.autodiff.differentiated import differentiate
-from latte.explain.showing import amount
 from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
 from latte.model.graph import EVERY_RECIPE
@@ -28,7 +29,7 @@ from swirl.errors import CommandError, LatteError, nearest
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.item_numbers import value_of
 from swirl.ir.nest import Program
-from swirl.ir.phases import PHASE_ALIASES
+from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.measure.rates import Limits, Measured
 from swirl.run.memory import allocate
 from swirl.run.runner import Runner
@@ -39,10 +40,8 @@ from swirl.schedule.imports import recipe_sources
 from swirl.schedule.kept_schedules import KeptSchedules
 from swirl.schedule.memo import Memos
 from swirl.schedule.pipeline import Stage
-from swirl.schedule.recipe import DEFAULT_SCHEDULE
+from swirl.schedule.recipe import Recipe
 from swirl.target.targets import Target
-
-POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,17 @@ class Trial:
     """A phase of the layer as one version of the recipe made it.
 
     Args:
+        unit: name of the layer, or of the chain that it is compiled in.
         stages: of the compiler, the last one translated.
         outcomes: of the recipe's commands.
         library: the compiled file.
         kernel, arrays: what runs, on its own data, one array for each of ``buffers``.
         work: operations and bytes.
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
+        mistakes: in the recipe's functions for other phases.
     """
 
+    unit: str
     stages: Sequence[Stage]
     outcomes: tuple[Outcome, ...]
     library: Path
@@ -67,6 +69,11 @@ class Trial:
     work: Work
     scheduling: float
     compiling: float
+    mistakes: Mapping[str, LatteError] = field(default_factory=dict)
+
+
+class NoRecipeFile(CommandError):
+    """A layer has no recipe file for a phase, and none was named."""
 
 
 class Bench:
@@ -75,21 +82,22 @@ class Bench:
     Args:
         net: declared; it need not be compiled.
         layer: name of an ensemble, or of a chain (``conv1_relu1``).
-        phase: ``forward``, ``inference``, ``backward`` or ``update``.
+        phase: ``forward``, ``inference``, ``backward`` or ``update``; None for the first that it has, without a recipe
+            the first for which there is one.
         target: what code is made for.
         recipe: file to use in place of its own; one that declares a chain, for the chain that the layer begins.
         threads: of OpenMP.
         whole_numbers: use small whole numbers as data: sums are exact in any order.
 
     Raises:
-        CommandError: there is no such layer or phase, or the layer has no recipe file.
+        CommandError: there is no such layer or phase, or (NoRecipeFile) the layer has no recipe file.
     """
 
     def __init__(
         self,
         net: Net,
         layer: str,
-        phase: str,
+        phase: str | None,
         target: Target,
         recipe: Path | None = None,
         threads: int | None = None,
@@ -99,13 +107,11 @@ class Bench:
         self.layer = layer
         chains = {chain.name: chain.members for chain in find_chains(net.graph).found}
         self.members: tuple[Ensemble, ...] = chains.get(layer) or (net.graph.find(layer, list(chains)),)
-        self.phase = PHASE_ALIASES.get(phase, phase)
         self._programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
         found = [item for item in self._programs.programs() if item.ensemble in self.members]
-        phases = list(dict.fromkeys(phase for item in found for phase in item.programs))
-        if self.phase not in phases:
-            way_out = f"{nearest(phase, phases)}it has {', '.join(phases)}" if phases else "it computes nothing"
-            raise CommandError(f"{layer} has no phase {phase!r}", way_out=way_out)
+        self.phases = tuple(dict.fromkeys(phase for item in found for phase in item.programs))
+        """That the layer computes."""
+        self.phase = self._known(phase or next((each for each in PHASES if each in self.phases), "forward"))
         commands = [command for member in self.members for command in member.commands]
         if commands:
             raise CommandError(
@@ -114,25 +120,85 @@ class Bench:
                 way_out="put them into a recipe file",
             )
         self.recipe = None if recipe is None else recipe.absolute()
-        self._chosen: str | None = None
+        if phase is None and recipe is None:
+            with_file = (each for each in PHASES if each in self.phases and self.file_for(each) is not None)
+            self.phase = next(with_file, self.phase)
         self.paths: tuple[Path, ...] = (recipe if recipe is not None else self._own_file(),)
-        """The files to watch: the recipe first."""
+        """The files that the phase is scheduled by: the recipe first."""
+        self.watched: tuple[Path, ...] = self.paths
+        """The files of all phases that have been tried, and of what they were measured beside."""
         self.runner = Runner(threads)
         self.limits = Limits(target, self.runner)
         self._data: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
 
-    def compile(self) -> Trial:
-        """The layer, or the chain that it is compiled in, under the recipe as it is now.
+    def of(self, phase: str | None = None, recipe: Path | None = None) -> Bench:
+        """The same for another phase, or with another recipe in place of this one.
 
         Raises:
-            LatteError: the recipe is not Python, or a command was refused.
+            CommandError: there is no such phase, or it has no recipe file.
         """
+        other = copy(self)
+        other.phase = self.phase if phase is None else self._known(phase)
+        other.recipe = self.recipe if recipe is None else recipe.absolute()
+        known = recipe or (self.paths[0] if self.recipe is not None else None)
+        file = known if known is not None else other._own_file()
+        other.paths = (file, *_sources([file])[1:])
+        return other
+
+    def _known(self, phase: str) -> str:
+        """The phase of that name."""
+        found = PHASE_ALIASES.get(phase, phase)
+        if found not in self.phases:
+            has = f"{nearest(phase, self.phases)}it has {', '.join(self.phases)}"
+            way_out = has if self.phases else "it computes nothing"
+            raise CommandError(f"{self.layer} has no phase {phase!r}", way_out=way_out)
+        return found
+
+    def compile(self) -> Trial:
+        """The layer, or the chain that it is compiled in, under the recipe as it is now. A mistake in the recipe's
+        function for another phase does not matter: the commands before it count.
+
+        Raises:
+            LatteError: the recipe is not Python, or a command was refused in this phase.
+        """
+        with self._used():
+            try:
+                return self._compile()
+            except LatteError as error:
+                mistakes: dict[str, LatteError] = {}
+                try:
+                    trial = self._compile(mistakes)
+                except LatteError:
+                    raise (self._mistake(mistakes) or error) from None
+                own = self._mistake(mistakes)
+                if own is not None or not mistakes:
+                    raise (own or error) from None
+                return replace(trial, mistakes=mistakes)
+
+    def _mistake(self, mistakes: Mapping[str, LatteError]) -> LatteError | None:
+        """That in the function of this phase; inference follows forward."""
+        return mistakes.get(self.phase) or (mistakes.get("forward") if self.phase == INFERENCE else None)
+
+    def _reading(self, mistakes: dict[str, LatteError] | None) -> Recipes:
+        """The recipes of the net; with ``mistakes``, the functions of the one that is tuned tell theirs, and the others
+        go on."""
+        tuned = self.paths[0].absolute()
+
+        def read(path: Path) -> Recipe:
+            found = read_recipe(path)
+            return found if mistakes is None or path.absolute() != tuned else found.going_on(tell)
+
+        def tell(phase: str, error: LatteError) -> None:
+            assert mistakes is not None
+            mistakes.setdefault(phase, error)
+
+        return Recipes(self.graph, self._programs, read)
+
+    def _compile(self, mistakes: dict[str, LatteError] | None = None) -> Trial:
         start = perf_counter()
-        if self.recipe is not None:
-            self._use(self.recipe)
         self.paths = self._files()  # until the used ones are known
         with Memos() as memos, KeptSchedules(memos, self.target) as kept:
-            plan = make_plan(self.graph, self._programs, kept, until=self._holds)
+            plan = make_plan(self.graph, self._programs, kept, until=self._holds, recipes=self._reading(mistakes))
             item = plan.scheduled[-1]
             self._check(plan, item.unit)
             self.paths = _sources(item.result.files)
@@ -155,7 +221,8 @@ class Bench:
         arrays = self._arrays(used, stages[0].program)
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(program)
-        return Trial(stages, outcomes, built.path, load(built), used, arrays, work, taken, compiling)
+        loaded = load(built)
+        return Trial(item.unit.name, stages, outcomes, built.path, loaded, used, arrays, work, taken, compiling)
 
     def _check(self, plan: Plan, unit: Unit) -> None:
         """Raise CommandError where another recipe has scheduled the phase."""
@@ -180,24 +247,41 @@ class Bench:
         members = [recipes.path(member) for member in self.members if len(self.members) > 1]
         return _sources([self.paths[0], *(path for path in members if path is not None)])
 
-    def _holds(self, unit: Unit) -> bool:
-        return self.phase in unit.parts and any(member in unit.members for member in self.members)
+    def _holds(self, unit: Unit, phase: str | None = None) -> bool:
+        return (phase or self.phase) in unit.parts and any(member in unit.members for member in self.members)
 
-    def _own_file(self) -> Path:
+    def file_for(self, phase: str) -> Path | None:
+        """The file that schedules a phase of the layer where no other one is named, if there is one."""
         chains = find_chains(self.graph, frozen=self._programs)
         programs = self._programs.programs(chained_order(self.graph, chains.found))
-        recipe = next(
-            unit.recipe
-            for unit in NetUnits(self.graph, Recipes(self.graph, self._programs)).of(programs, chains)
-            if self._holds(unit)
-        )
-        if recipe is None or recipe.path is None:
-            raise CommandError(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
-        return recipe.path
+        units = NetUnits(self.graph, Recipes(self.graph, self._programs)).of(programs, chains)
+        recipe = next(unit.recipe for unit in units if self._holds(unit, phase))
+        return None if recipe is None else recipe.path
 
-    def _use(self, file: Path) -> None:
-        """Use a file for the layer, or for the layers around it whose kinds it declares."""
-        self.graph.recipes.pop(self._chosen or "", None)
+    def _own_file(self) -> Path:
+        found = self.file_for(self.phase)
+        if found is None:
+            raise NoRecipeFile(f"{self.layer} has no recipe file", way_out="name a new one: --recipe my_recipe.py")
+        return found
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Inside, the file is that of the layer, or of the layers around it whose kinds it declares."""
+        before = dict(self.graph.recipes)
+        try:
+            if self.recipe is not None:
+                self.graph.recipes[self._key(self.recipe)] = self.recipe
+            yield
+        finally:
+            self.graph.recipes.clear()
+            self.graph.recipes.update(before)
+
+    def _key(self, file: Path) -> str:
+        """The name of the layer, or of the chain, that a file is for.
+
+        Raises:
+            CommandError: the layer is in no such chain, or it is a chain, and the file declares none.
+        """
         kinds = read_recipe(file).chain
         if kinds:
             fitting = [path for path in neighbours(self.graph) if tuple(member.kind for member in path) == kinds]
@@ -208,17 +292,19 @@ class Bench:
                     location=str(file),
                     way_out="without `chain` it is a recipe for one layer",
                 )
-        elif len(self.members) > 1:
+            return names[0]
+        if len(self.members) > 1:
             kinds = tuple(member.kind for member in self.members)
             raise CommandError(
                 f"declares no chain, but is used for {self.layer}",
                 location=str(file),
                 way_out=f"chain = {kinds} at its top, or --layer with one layer",
             )
-        else:
-            names = [member.name for member in self.members]
-        self._chosen = names[0]
-        self.graph.recipes[names[0]] = file
+        return self.members[0].name
+
+    def with_data(self, trial: Trial) -> Trial:
+        """A trial with its data as they were made: kernels change them."""
+        return replace(trial, arrays=self._arrays(trial.buffers, trial.stages[0].program))
 
     def measure(self, *trials: Trial) -> Measured:
         """Trials beside each other and the machine's limits."""
@@ -255,96 +341,3 @@ class Bench:
 def _sources(recipes: Iterable[Path]) -> tuple[Path, ...]:
     """Recipes, and what they import."""
     return tuple(dict.fromkeys(file for recipe in recipes for file in recipe_sources(recipe)))
-
-
-# --- words --------------------------------------------------------------------------------------------------
-def report(bench: Bench, trial: Trial, measured: Measured, before: Trial | None) -> str:
-    """The result of one save of the recipe."""
-    now = measured.kernels[0]
-    low, high = now.spread
-    runs = "1 run" if len(now.runs) == 1 else f"{len(now.runs)} runs"
-    threads = "1 thread" if bench.runner.threads == 1 else f"{bench.runner.threads} threads"
-    lines = [f"{seconds(now.median):>11}   half of {runs} from {seconds(low)} to {seconds(high)}, {threads}"]
-    if before is not None:
-        was = measured.kernels[1].median
-        if trial.kernel.name == before.kernel.name:
-            lines.append(f"{'':11}   the same kernel as before")
-        else:
-            lines.append(f"{seconds(was):>11}   before, measured in turn: {was / now.median:.2f} times as fast now")
-    work = trial.work
-    if work.operations:
-        total = _at_most(work.exact) + amount(work.operations, "flop")
-        what = f"multiply-adds in registers ({total})"
-        lines.append(_rate(work.operations / now.median, measured.peak, "flop/s", what))
-    total = _at_most(all(touched.exact for touched in work.touched)) + amount(work.bytes, "B")
-    what = f"reading memory ({total}, each element once)"
-    lines.append(_rate(work.bytes / now.median, measured.bandwidth, "B/s", what))
-    own = [outcome for outcome in trial.outcomes if outcome.command.location != DEFAULT_SCHEDULE]
-    applied = sum(outcome.status == "applied" for outcome in own)
-    skipped = [outcome for outcome in own if outcome.status == "skipped"]
-    compiler = f"{trial.compiling:.1f} s in the C++ compiler" if trial.compiling else "the kernel was in the cache"
-    lines.append(
-        f"{'':11}   {applied} commands applied, {len(skipped)} skipped; "
-        f"scheduled in {trial.scheduling:.1f} s, {compiler}"
-    )
-    for outcome in own:
-        lines += [f"  caution  {outcome.command.location}: {outcome.command.text}: {text}" for text in outcome.cautions]
-    for outcome in skipped:
-        location = f"{outcome.command.location}: " if outcome.command.location else ""
-        lines += [
-            f"  skipped  {location}{outcome.command.text}",
-            *(f"    {line}" for line in outcome.reason.splitlines()),
-        ]
-    return "\n".join(lines)
-
-
-def seconds(value: float) -> str:
-    """``3.21 ms``."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if value * factor >= 1 or unit == "µs":
-            return f"{value * factor:.3g} {unit}"
-    raise AssertionError
-
-
-def _rate(rate: float, limit: float, unit: str, what: str) -> str:
-    return f"{amount(rate, unit):>11}   {rate / limit:.0%} of {amount(limit, unit)}, {what}"
-
-
-def _at_most(exact: bool) -> str:
-    return "" if exact else "at most "
-
-
-# --- watching -----------------------------------------------------------------------------------------------
-def tries(bench: Bench, say: Callable[[str], None]) -> Iterator[bool]:
-    """Compile and time, again after each save of the recipe file; errors in it are shown, and watching goes on.
-
-    Yields:
-        whether this version of the recipe ran, after its report.
-    """
-    before: Trial | None = None
-    while True:
-        seen = {path: _saved(path) for path in bench.paths}
-        try:
-            try:
-                trial = bench.compile()
-            finally:
-                seen = {path: seen.get(path, _saved(path)) for path in bench.paths}  # it may build on other files now
-            measured = bench.measure(*(t for t in (trial, before) if t is not None))
-        except LatteError as error:
-            say(str(error))
-            yield False
-        else:
-            say(report(bench, trial, measured, before))
-            before = trial
-            yield True
-        while all(_saved(path) in (seen[path], None) for path in seen):  # None: an editor is just replacing it
-            time.sleep(POLL_SECONDS)
-
-
-def _saved(path: Path) -> tuple[int, int] | None:
-    """What changes when the file is saved; None where it is not there."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -36,13 +36,17 @@ from swirl.ir.spelling import in_ascii
 from swirl.ir.types import explicit
 from swirl.target.targets import Target
 
+WORDS = 3
+"""Buffers in a kernel's name."""
+
 
 @dataclass(frozen=True)
 class KernelSource(TranslationUnit):
     """A kernel's text.
 
     Attributes:
-        name: made from the text itself, so equal programs share one kernel, whatever ensemble they come from.
+        name: ``kernel_value_4fd02757…``: what it writes, for whoever reads a profile, and a number made from the text
+            itself. So equal programs share one kernel, whatever ensemble they come from.
         buffers: names (inside the nests) of the buffers, in the order of the pointer table.
     """
 
@@ -71,7 +75,8 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
         Unsupported: a construct that this target has no code for; the message names it.
     """
     program = explicit(physical(program))
-    names, parameters, body = _translate(program, target, contract, standalone=False)
+    names, parameters, texts = _translate(program, target, contract, standalone=False)
+    body = "\n".join(texts)
     vectors = "_mm" in body or _calls_vectors(body, target.name)
     helpers = _helpers(body, target.name if vectors else "portable")
     # Reading what is not needed takes g++ a fifth of a kernel's time.
@@ -87,7 +92,7 @@ def emit(program: Program, target: Target, *, contract: bool = True) -> KernelSo
         return str(_template("unit.cpp.j2").render(name=name, **parts))
 
     digest = hashlib.sha256(f"{target.name}\n{contract}\n{render('kernel')}".encode()).hexdigest()
-    name = f"kernel_{digest[:20]}"
+    name = "_".join(["kernel", *_written_first(program, names), digest[:20]])
     _, lanes = _vector_loops(target)
     return KernelSource(name, render(name), tuple(names), work=shared_work(program, lanes))
 
@@ -96,14 +101,39 @@ def listing(program: Program, target: Target, *, contract: bool = True) -> str:
     """The stand-alone listing: the same loops in one function with named parameters and ``omp parallel
     for``."""
     program = explicit(physical(program))
-    _, parameters, body = _translate(program, target, contract, standalone=True)
+    _, parameters, texts = _translate(program, target, contract, standalone=True)
     name = in_ascii(program.name)
-    return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body=body))
+    return str(_template("listing.cpp.j2").render(name=name, parameters=parameters, body="\n".join(texts)))
+
+
+def lines_of_nests(program: Program, target: Target, source: str) -> list[tuple[str, range]]:
+    """Which lines of a kernel's text each nest has become: its label, and the numbers of the lines, from 1 on.
+
+    Args:
+        program, target: that :func:`emit` was given.
+        source: the text that it has made.
+    """
+    program = explicit(physical(program))
+    *_, texts = _translate(program, target, contract=True, standalone=False)
+    first = source[: source.index("\n".join(texts))].count("\n") + 1
+    found = []
+    for nest, text in zip(program.nests, texts, strict=True):
+        after = first + text.count("\n") + 1
+        found.append((nest.label, range(first, after)))
+        first = after
+    return found
+
+
+def _written_first(program: Program, names: Sequence[str]) -> list[str]:
+    """The first of the buffers that a program writes, as words of a name; they are in the kernel's text, too."""
+    written = {name for nest in program.nests for name in stored_in(nest.body)}
+    return [in_ascii(name) for name in names if name in written][:WORDS]
 
 
 def _translate(
     program: Program, target: Target, contract: bool, standalone: bool
-) -> tuple[list[str], list[_Parameter], str]:
+) -> tuple[list[str], list[_Parameter], list[str]]:
+    """The buffers in the order of the pointer table, a parameter for each, and the text of each nest."""
     names = _buffers_in_order(program)
     buffers = {name: program.buffers[name] for name in names}
     vectors, width = _vector_loops(target)
@@ -117,7 +147,7 @@ def _translate(
         parts.append(label + print_nodes(nodes, 1))
     written = {name for nest in program.nests for name in stored_in(nest.body)}
     parameters = [_parameter(context.names[name], buffers[name], name in written) for name in names]
-    return names, parameters, "\n".join(parts)
+    return names, parameters, parts
 
 
 def _vector_loops(target: Target) -> tuple[VectorLoops, int]:

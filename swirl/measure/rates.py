@@ -36,8 +36,12 @@ class Times:
         return median(self.runs)
 
     @property
+    def minimum(self) -> float:
+        return min(self.runs)
+
+    @property
     def spread(self) -> tuple[float, float]:
-        """The limits of the middle half."""
+        """The limits of the middle half: the lower and the upper quartile."""
         ordered = sorted(self.runs)
         quarter = len(ordered) // 4
         return ordered[quarter], ordered[-1 - quarter]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from swirl.build.cache import cache_key
-from swirl.errors import CommandError, Declined, LatteError, LayoutError, RecipeError, Refused
+from swirl.errors import ChoiceError, CommandError, Declined, LatteError, LayoutError, RecipeError, Refused
 from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
@@ -495,6 +495,8 @@ class Recipe:
         shares: whether the functions never look at the names of layers.
         choices: that are set, by name; see :meth:`Schedule.choose`.
         unquestioned: a folder: nothing is said about what commands in its files do, see :mod:`swirl.schedule.cautions`.
+        on_mistake: told the phase of a function and its first mistake; the commands before it count, and the functions
+            of other phases run. None raises it.
     """
 
     name: str
@@ -505,6 +507,11 @@ class Recipe:
     shares: bool = False
     choices: Mapping[str, Any] = field(default_factory=dict)
     unquestioned: Path | None = None
+    on_mistake: Callable[[str, LatteError], None] | None = None
+
+    def going_on(self, on_mistake: Callable[[str, LatteError], None]) -> Recipe:
+        """The recipe with functions that do not stop each other; its outcome is not kept."""
+        return replace(self, on_mistake=on_mistake, identity=None)
 
     def choosing(self, choices: Mapping[str, Any]) -> Recipe:
         """The recipe with choices set, on which its outcome depends."""
@@ -539,15 +546,26 @@ class Recipe:
                 continue
             schedule.applying = schedule.actual_phase(phase)
             try:
-                with schedule.with_choices(self.choices):
-                    function(schedule, schedule.target)
-            except LatteError as error:
-                if error.location is None:  # a question, not a command
-                    error.location = raised_at(error, self.name, self.path)
+                self._run(function, phase, schedule)
+            except (ChoiceError, Declined):
                 raise
-            except Exception as error:
-                raise RecipeError(
-                    f"{phase}() raised {type(error).__name__}: {error}",
-                    location=raised_at(error, self.name, self.path),
-                    way_out="correct the recipe; the net was not compiled",
-                ) from error
+            except LatteError as error:
+                if self.on_mistake is None:
+                    raise
+                self.on_mistake(phase, error)
+
+    def _run(self, function: Callable[[Schedule, Target], None], phase: str, schedule: Schedule) -> None:
+        """Run the function of a phase; errors as of :meth:`apply`."""
+        try:
+            with schedule.with_choices(self.choices):
+                function(schedule, schedule.target)
+        except LatteError as error:
+            if error.location is None:  # a question, not a command
+                error.location = raised_at(error, self.name, self.path)
+            raise
+        except Exception as error:
+            raise RecipeError(
+                f"{phase}() raised {type(error).__name__}: {error}",
+                location=raised_at(error, self.name, self.path),
+                way_out="correct the recipe; the net was not compiled",
+            ) from error

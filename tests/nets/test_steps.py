@@ -109,5 +109,5 @@ def test_counts_of_a_loop() -> None:
     ]
     loop = busiest_loop(code)
     assert len(loop) == 6
-    assert counts(loop) == Counts(multiply_adds=2, loads=1, broadcasts=1, spills=1, others=2)
+    assert counts(loop) == Counts(multiply_adds=2, loads=1, broadcasts=1, spills=1, others=2, stores=1)
     assert busiest_loop(code[:3]) == []

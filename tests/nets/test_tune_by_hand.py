@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from latte import (
     SoftmaxLossLayer,
 )
 from latte.tools.cli import main
-from latte.tools.tune_by_hand import Bench, seconds, tries
+from latte.tools.starting_recipe import begin_recipe, starting_recipe
+from latte.tools.tune_by_hand import Bench
+from latte.tools.tuning_session import scheduled_phases, seconds, tries
 from swirl.errors import CommandError
 from swirl.measure.rates import Limits, Times
 from swirl.run.runner import Runner
@@ -97,14 +100,21 @@ def test_saving_the_recipe_leads_to_another_kernel(recipe: Path) -> None:
     assert "1 commands applied, 1 skipped" in said[-1] and "not contiguous" in said[-1]
     recipe.write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=8)\n")
     assert next(runs)
-    assert "before, measured in turn" in said[-1] and "times as fast now" in said[-1]
+    head, now, both, *_ = said[-1].splitlines()
+    assert re.split(r" {2,}", head)[-4:] == ["minimum", "lower quartile", "median", "upper quartile"]
+    assert now.startswith("now      ") and both.startswith("before, at the start  ") and both.endswith(" times as fast")
+    recipe.write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=4)\n")
+    assert next(runs)
+    assert [line.split("  ")[0] for line in said[-1].splitlines()[1:4]] == ["now", "before", "at the start"]
 
 
 def test_results_are_the_same_in_any_layout(recipe: Path) -> None:
     """The first reader of data lays them out, as in a net."""
     recipe.write_text("def forward(s, target):\n    s.tile('value', 0, 4)\n    s.tile('inputs', 0, 2)\n")
+    unblocked = recipe.with_name("plain.py")
+    unblocked.write_text("def forward(s, target):\n    pass\n")
     arguments = (declared(), "conv1", "forward", get_target("portable"))
-    blocked, plain = (Bench(*arguments, used, 1, whole_numbers=True) for used in (recipe, None))
+    blocked, plain = (Bench(*arguments, used, 1, whole_numbers=True) for used in (recipe, unblocked))
     trial = blocked.compile()
     assert [trial.buffers[name].layout.blocks for name in ("value", "inputs")] == [((1, 4),), ((1, 2),)]
     got, expected = blocked.results(trial), plain.results(plain.compile())
@@ -146,13 +156,15 @@ def test_once(tmp_path: Path, recipe: Path) -> None:
     options = ("--layer", "conv1", "--recipe", recipe, "--target", "portable", "--once")
     result = call(file, *options)
     assert result.exit_code == 0, result.output
-    assert result.output.startswith(f"conv1.forward for portable, recipe {recipe}\n")
-    assert "flop/s, multiply-adds in registers (" in result.output and "B/s, reading memory (" in result.output
+    assert result.output.startswith(f"conv1 for portable, recipe {recipe}\n── forward ─")
+    assert "flop/s: multiply-adds in registers (" in result.output and "B/s: reading memory (" in result.output
     recipe.write_text("def forward(s, target):\n    s.parallelize('forward', 'c')\n")
     refused = call(file, *options)
     assert refused.exit_code == 1 and "← asked to run in parallel" in refused.output
-    missing = call(file, "--layer", "conv1", "--recipe", tmp_path / "nowhere.py", "--target", "portable", "--once")
-    assert missing.exit_code == 1 and "cannot be read" in missing.output
+    missing = call(file, "--layer", "conv1", "--recipe", tmp_path / "no" / "new.py", "--target", "portable", "--once")
+    assert missing.exit_code == 1 and "new.py cannot be written: No such file or directory" in missing.output
+    for layers in ((), ("conv1", "--layer", "conv1")):
+        assert call(file, *layers, "--once").output.startswith("Error: name one layer\n")
     wrong = call(file, "--layer", "conv9", "--once")
     assert wrong.exit_code == 1 and wrong.output.startswith("Error: no ensemble named 'conv9'\n")
 
@@ -279,3 +291,151 @@ def test_layers_before_it_are_scheduled_again_where_their_recipe_changes(
     assert made.compile().buffers["inputs"].layout.blocks == ((1, 4),)
     (tmp_path / "conv.py").write_text("def forward(s, target):\n    s.tile('value', dim=0, factor=2)\n")
     assert made.compile().buffers["inputs"].layout.blocks == ((1, 2),)
+
+
+# --- a file to begin from -----------------------------------------------------------------------------------
+def test_a_new_recipe_begins_with_what_the_layer_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what ``latte show --recipe`` prints, of a layer that is in no chain; and it is never written over."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "net.py"
+    file.write_text(OWN)
+    options = ("--target", "portable", "--once")
+    first = call(file, "shift1", *options)
+    assert first.exit_code == 0, first.output
+    assert first.output.splitlines()[0].startswith("wrote shift1_recipe.py: the commands that shift1 has by itself")
+    text = (tmp_path / "shift1_recipe.py").read_text()
+    printed = CliRunner().invoke(main, ["show", str(file), "--layer", "shift1", "--recipe", "--target", "portable"])
+    assert text == printed.output and "def backward(s, target):\n    # " in text
+    assert [line.split()[1] for line in first.output.splitlines() if line.startswith("── ")] == ["forward", "backward"]
+    second = call(file, "shift1", *options)
+    assert second.exit_code == 1 and "shift1_recipe.py exists, and is not written over\n  --recipe" in second.output
+    assert (tmp_path / "shift1_recipe.py").read_text() == text
+    again = call(file, "shift1", "--recipe", "shift1_recipe.py", "--phase", "forward", *options)
+    assert again.exit_code == 0 and "wrote" not in again.output and "── backward" not in again.output
+
+
+OWN = """
+from latte import MemoryDataLayer, Net
+from latte.ensemble import Ensemble
+from latte.neuron import Neuron
+
+class ShiftNeuron(Neuron):
+    def forward(self):
+        self.value = 0.5 * self.inputs[0, 0] * self.inputs[0, 1]
+
+def net():
+    net = Net(3, seed=1)
+    net.force_backward = True
+    shift = net.add_ensemble(Ensemble(ShiftNeuron, (4, 18), dims=("c", "x")))
+    net.add_connections(MemoryDataLayer(net, (4, 19)), shift, lambda c, x: (range(c, c + 1), range(x, x + 2)))
+    return net
+"""
+
+
+def test_a_recipe_begins_for_a_layer_in_a_chain(tmp_path: Path) -> None:
+    """With the commands that the layer has by itself: of its own recipe, or the default schedule."""
+    net, target, file = chained(), get_target("portable"), tmp_path / "new.py"
+    before = dict(net.graph.recipes)
+    assert "s.parallelize('forward', ['n'])" in starting_recipe(net, "conv1", target)
+    begin_recipe(net, "relu1", target, file)
+    assert file.read_text().startswith('"""relu1, shape (5, 7, 5), batch size 3, for portable."""')
+    assert net.graph.recipes == before
+    made = bench(net, "relu1", "forward", file)
+    assert made.compile().unit == "relu1"
+    with pytest.raises(CommandError, match=r"new\.py exists, and is not written over"):
+        begin_recipe(net, "conv1", target, file)
+    with pytest.raises(CommandError, match=r"commands of a chain are not printed(.|\n)*\(conv1, relu1\)"):
+        starting_recipe(net, "conv1_relu1", target)
+    with pytest.raises(CommandError, match="data1 computes nothing"):
+        starting_recipe(net, "data1", target)
+
+
+# --- several phases, two recipes ----------------------------------------------------------------------------
+PHASES = """
+def forward(s, target):
+    s.parallelize("forward", "n")
+
+
+def update(s, target):
+    s.parallelize("update", "k")
+"""
+
+
+def test_other_phases_go_on_after_a_mistake(recipe: Path) -> None:
+    recipe.write_text(PHASES)
+    made = bench(declared(), "conv1", recipe=recipe)
+    said: list[str] = []
+    runs = tries(made, said.append, lambda: scheduled_phases(made))
+    assert next(runs)
+    assert [text.split()[1] for text in said] == ["forward", "update"] and made.watched == (recipe,)
+    said.clear()
+    recipe.write_text(PHASES.replace('"k"', '"q"'))
+    assert not next(runs)
+    forward, update = said
+    assert (
+        "1 commands applied, 0 skipped" in forward
+        and "before, at the start  " in forward
+        and "the same kernel" in forward
+    )
+    assert f"without the commands of update from its mistake on ({recipe}:7)" in forward
+    assert f"{recipe}:7: parallelize('update', 'q'): no loop named 'q' in conv1.update" in update
+    said.clear()
+    recipe.write_text(PHASES.replace('    s.parallelize("forward", "n")', '    s.tile("value", 0, 8)\n    len(3)'))
+    assert not next(runs)
+    forward, update = said
+    assert f"{recipe}:4: forward() raised TypeError" in forward
+    assert "2 commands applied" in update and f"of forward from its mistake on ({recipe}:4)" in update
+    said.clear()
+    backward = PHASES.replace("def forward", "def backward").replace('"forward"', '"backward"')
+    recipe.write_text(backward.replace('"k"', '["c"]'))
+    assert next(runs), said
+    assert [text.split()[1] for text in said] == ["update"]  # data get no gradient
+    recipe.write_text("def backward(s, target):\n    pass\n")
+    assert not next(runs) and "schedules no phase that conv1 has" in said[-1]
+
+
+def test_inference_stops_at_a_mistake_in_forward(recipe: Path) -> None:
+    recipe.write_text("def forward(s, target):\n    s.parallelize('forward', 'q')\n")
+    with pytest.raises(CommandError, match="no loop named 'q'"):
+        bench(declared(), "conv1", "inference", recipe).compile()
+
+
+def test_two_recipes_beside_each_other(tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = tmp_path / "net.py", tmp_path / "other.py"
+    file.write_text(FILE)
+    other.write_text("def forward(s, target):\n    s.tile('value', 0, 4)\n")
+    options = ("conv1", "--recipe", recipe, "--beside", other, "--target", "portable", "--once")
+    found = call(file, *options)
+    assert found.exit_code == 0, found.output
+    assert found.output.startswith(f"conv1 for portable, recipe {recipe}, beside {other}\n")
+    rows = found.output.splitlines()
+    assert rows[3].startswith("now       ") and rows[4].startswith("other.py  ") and rows[4].endswith(" times as fast")
+    other.write_text("def forward(s, target):\n    s.tile('values', 0, 4)\n")
+    wrong = call(file, *options)
+    assert wrong.exit_code == 1 and f"not measured beside other.py: {other}:2: tile('values', 0, 4)" in wrong.output
+    assert "B/s: reading memory" in wrong.output
+    other.write_text(CHAIN)
+    chain = call(file, *options)
+    assert chain.exit_code == 1 and "it schedules conv1_relu1, and mine.py schedules conv1" in chain.output
+    other.write_text("def forward(s, target):\n    s.tile('value', 0, 4)\n")
+    results = Bench.results
+    monkeypatch.setattr(
+        Bench,
+        "results",
+        lambda self, trial: {
+            name: array + self.paths[0].stem.count("o") for name, array in results(self, trial).items()
+        },
+    )
+    differs = call(file, *options)
+    assert differs.exit_code == 1
+    assert f"not measured beside other.py: {other}: it computes something else: value[0, 0, 0, 0]: " in differs.output
+
+
+def test_the_other_recipe_is_watched(tmp_path: Path, recipe: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(PLAIN)
+    said: list[str] = []
+    runs = tries(bench(declared(), "conv1", recipe=recipe), said.append, beside=other)
+    assert next(runs) and "other.py  " in said[-1] and "the same kernel" in said[-1]
+    other.write_text("def forward(s, target):\n    s.tile('value', 0, 8)\n")
+    assert next(runs) and "times as fast" in said[-1]
