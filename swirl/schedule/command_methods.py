@@ -76,6 +76,7 @@ class CommandMethods:
         second: LoopName | None = None,
         *,
         shift: Iterations = 0,
+        guard: bool = False,
         nest: NestName | None = None,
         optional: bool = False,
     ) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ class CommandMaker:
 
     def fuse(self) -> Any:
         names = (self.pick(self.names), *(() if self.pick((True, True, False)) else (self.pick(self.names),)))
-        return names, self.pick(({}, {}, {}, {"shift": self.pick((1, 2))}))
+        return names, self.pick(({}, {}, {"guard": True}, {"shift": self.pick((1, 2))}))
 
     def split(self) -> Any:
         return (self.loop(), self.pick(([1], [2], [1, 2], [1, 3], [4], [-1]))), {}

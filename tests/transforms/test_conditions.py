@@ -275,3 +275,44 @@ def test_flattened_beside_random_numbers(index: str, loops: list[str], expected:
 def test_other_positions_are_refused(index: str) -> None:
     with pytest.raises(Refused, match="does not count y, x as neighbouring dimensions"):
         COMMANDS["flatten"](dropout(index), ["y", "x"])
+
+
+# --- loops of other bounds -------------------------------------------------------------
+GUARDED = {
+    "a part of the first": (
+        "for i in range(7):\n y[i] = x[i]\nfor i in range(2, 5):\n y[i] += x[i + 1]",
+        ["i >= 2 and i < 5"],
+    ),
+    "a part of the second": (
+        "for i in range(3, 5):\n y[i] = x[i]\nfor i in range(7):\n y[i] += 1.0",
+        ["i >= 3 and i < 5"],
+    ),
+    "neither a part of the other": (
+        "for i in range(0, 5):\n y[i] = x[i]\nfor k in range(2, 7):\n z[k] = x[k] + 1.0",
+        ["i < 5", "i >= 2"],
+    ),
+    "apart": ("for i in range(0, 2):\n y[i] = x[i]\nfor i in range(5, 7):\n z[i] = x[i]", ["i < 2", "i >= 5"]),
+    "loops inside": (
+        "for i in range(7):\n y[i] = x[i]\nfor i in range(1, 7):\n for j in range(3):\n  y[i] += x[j]",
+        ["i >= 1"],
+    ),
+    "locals": (
+        "for i in range(7):\n y[i] = x[i]\nfor i in range(6):\n t: float32 = x[i + 1]\n y[i] += t * t",
+        ["i < 6"],
+    ),
+    "equal": ("for i in range(7):\n y[i] = x[i]\nfor i in range(7):\n y[i] += 1.0", []),
+}
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_fuse_over_the_iterations_of_both(name: str, target: Target) -> None:
+    text, conditions = GUARDED[name]
+    before = program(text, x=(7,), y=(7,), z=(7,))
+    second = "k" if "for k" in text else None
+    after = assert_same(before, COMMANDS["fuse"](before, "i", second, guard=True))
+    assert [line.strip() for line in after.text.splitlines() if line.strip().startswith("if ")] == [
+        f"if {condition}:" for condition in conditions
+    ]
+    (nest,) = after.nests
+    assert len(nest.body) == 1
+    assert_compiles_to_same(after, target)

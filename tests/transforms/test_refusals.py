@@ -345,6 +345,22 @@ REFUSALS: dict[str, tuple[Program, Callable[[Program], Program], str]] = {
           i=1 writes y[1], which i=0 reads
           fuse('i', shift=1) delays the second loop by 1 iteration""",
     ),
+    "fuse loops of other steps": (
+        program("for i in range(4):\n y[i] = 1.0\nfor i in range(0, 4, 2):\n y[i] += 1.0", y=(4,)),
+        command("fuse", "i", guard=True),
+        """
+        the bounds of the loops are not constants, or their steps are not 1
+            for i in range(4):    ← asked to fuse
+                y[i] = 1.0
+            for i in range(0, 4, 2):
+                y[i] += 1.0""",
+    ),
+    "fuse loops of other bounds against a dependence": (
+        program("for i in range(5):\n y[i] = x[i]\nfor i in range(1, 4):\n x[i] = y[i + 1]", x=(5,), y=(5,)),
+        command("fuse", "i", guard=True),
+        """
+        a dependence would be reversed""",
+    ),
     "fuse across rows": (
         program(
             "for i in range(6):\n for j in range(4):\n  y[i, j] = x[i, j]\n"
