@@ -42,6 +42,7 @@ from swirl.schedule.rules.neighbours import gather_neighbours
 from swirl.schedule.rules.nests import NestSchedule
 from swirl.schedule.rules.one_hot_sums import go_to_places
 from swirl.schedule.rules.packing import READ_OFTEN, join_rows, transpose_operands
+from swirl.schedule.rules.rows import results_outside
 from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import Target
 
@@ -241,6 +242,8 @@ class PhaseSchedule:
         terms."""
         own = replace(self.trials, nest=number)
         if transpose_operands(own):  # the copy is before what the sums begin with, too
+            return
+        if results_outside(own):
             return
         self.cut(own)
         join_rows(own)
