@@ -13,9 +13,9 @@ from swirl.codegen.emit import KernelSource
 from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.item_numbers import capacity, value_of
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes

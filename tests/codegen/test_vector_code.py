@@ -9,8 +9,8 @@ import pytest
 
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
+from swirl.ir.operations import FUNCTIONS
 from swirl.target.targets import TARGETS
 from tests.codegen.conftest import assert_same_bits, run_source, together
 

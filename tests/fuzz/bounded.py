@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from swirl.ir.arithmetic import philox
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.trees import located
 from swirl.ir.types import Conversions
 

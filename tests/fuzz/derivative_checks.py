@@ -26,8 +26,8 @@ from latte.frontend.lower import lower
 from swirl.errors import DerivativeError, LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, parse_program
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.trees import as_value
 from swirl.ir.validate import validate
 from tests.fuzz.derivative_cases import ROWS, SHAPES, STEPS, WRITTEN, Writer

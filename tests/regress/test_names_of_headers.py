@@ -7,8 +7,8 @@ import pytest
 
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
+from swirl.ir.operations import FUNCTIONS
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
 from tests.codegen.conftest import run_source
