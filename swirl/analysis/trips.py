@@ -12,6 +12,7 @@ from swirl.ir.operations import COSTLY
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import fold, name_of
+from swirl.ir.types import is_float
 
 UNKNOWN_TRIPS = 8
 """Iterations of a loop whose bounds are not known."""
@@ -67,7 +68,7 @@ def most_terms(program: Program) -> int:
             if not isinstance(node, ast.AugAssign) or not isinstance(node.op, (ast.Add, ast.Sub)):
                 continue
             home = scope_at(nest.body, path, program.buffers)[name_of(node.target)]
-            if home.dtype.startswith("float"):
+            if is_float(home.dtype):
                 outermost = len(home.declared) if home.declared is not None else 1
                 most = max(most, _terms(nest.body, path, outermost, names_in(node.target)))
     return most

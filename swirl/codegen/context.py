@@ -30,7 +30,7 @@ _RESERVED_WORDS = """
     signed sizeof static static_assert static_cast struct switch template this thread_local throw true
     try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
     linux unix math_errhandling main std buffers
-    maximum minimum power floor_divide floor_modulo random_uniform negate
+    power floor_divide floor_modulo random_uniform negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
     scatter_bool load_strided store_strided store_first interleaved load_turned stream_lanes philox in_order load_again
     truncated wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference
@@ -41,7 +41,7 @@ _RESERVED = frozenset(
     {
         *_RESERVED_WORDS.split(),
         *FROM_CMATH,
-        *(known.vector_helper for known in CALLS.values() if known.vector_helper),
+        *(known.helper for known in CALLS.values() if known.helper),
     }
 )
 _OF_HEADERS = re.compile("_mm|__|_ZGV|_kn|_CMP|M_|[A-Z][A-Z0-9_]{2}")

@@ -74,14 +74,14 @@ class Instructions(ABC):
         ``left > right ? left : right``, and a NaN on the right passes."""
         if dtype == "int32" or plain:
             return self.op(name, dtype, left, right)
-        return call("maximum" if name == "max" else "minimum", left, right)
+        return call(CALLS[name].helper, left, right)
 
     def function(self, name: str, args: list[Expression]) -> Expression:
         """A call of the closed table on float32 registers: an instruction, a helper function, or libmvec's, which by
         glibc's manual are within 4 ULP of the exact result."""
         known = CALLS[name]
-        if known.vector_helper is not None:
-            return call(known.vector_helper, *args)
+        if known.helper:
+            return call(known.helper, *args)
         if known.correctly_rounded:
             return self.op(name, "float32", *args)
         return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)

@@ -30,7 +30,7 @@ from swirl.codegen.values import (
 )
 from swirl.ir.affine import Affine, affine, bounds
 from swirl.ir.nest import names_in, subscripts
-from swirl.ir.operations import COMPARISONS, LIBRARY, OPERATORS, Operator
+from swirl.ir.operations import CALLS, COMPARISONS, LIBRARY, OPERATORS, Operator
 from swirl.ir.printing import unparse
 from swirl.ir.types import CASTS, WEAK_FLOAT
 
@@ -247,7 +247,7 @@ class ScalarExpressions:
         for other in args[1:]:
             dtype = joint_type(result, other)
             sides = converted(result, dtype), converted(other, dtype)
-            result = Value(call("maximum" if name == "max" else "minimum", *sides), dtype)
+            result = Value(call(CALLS[name].helper, *sides), dtype)
         return result
 
 

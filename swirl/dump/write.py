@@ -19,7 +19,7 @@ from swirl.ir.operations import FUNCTIONS
 from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
-from swirl.ir.types import explicit
+from swirl.ir.types import explicit, is_float
 from swirl.schedule.pipeline import Stage
 
 POSITIVE = tuple(name for name, function in FUNCTIONS.items() if function.positive)
@@ -123,7 +123,7 @@ storage name); --compile and --check need swirl. `latte compare` runs two stages
 
 
 def _entry(name: str, buffer: Buffer, physical: bool, values: Mapping[str, Contents]) -> str:
-    default = "normal" if buffer.dtype.startswith("float") else 2
+    default = "normal" if is_float(buffer.dtype) else 2
     layout = buffer.layout
     fields = {
         "storage": buffer.name,

@@ -11,7 +11,7 @@ import numpy as np
 
 from swirl.errors import LatteError
 from swirl.ir.operations import CALLS
-from swirl.ir.types import as_int32
+from swirl.ir.types import as_int32, is_float
 
 
 def philox(seed: int, step: int, stream: int, index: int) -> int:
@@ -157,7 +157,7 @@ class Literals:
         return ast.Name(name, ast.Load())
 
     def _number(self, value: Any, dtype: str) -> Any:
-        if not self.rational or not dtype.startswith("float"):
+        if not self.rational or not is_float(dtype):
             return self.casts[dtype](value)
         if value in (float("inf"), float("-inf")):
             return _INFINITY if value > 0 else -_INFINITY

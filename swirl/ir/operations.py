@@ -182,7 +182,7 @@ class Function:
         slots: multiply-adds that could be issued in the time of one on vectors, as measured on Zen 5; 20 is a call.
         library: the C library's name, where that is another one; the function for floats ends in ``f``.
         vector_since: the release of glibc whose libmvec is called for vectors; None where nothing is called.
-        vector_helper: the helper function that computes it for vectors; None where it is one instruction, or a call.
+        helper: the C++ function that computes it for vectors; empty where it is one instruction, or a call.
     """
 
     floating: Callable[..., Any] | None = None
@@ -198,12 +198,12 @@ class Function:
     slots: int = 20
     library: str = ""
     vector_since: tuple[int, int] | None = None
-    vector_helper: str | None = None
+    helper: str = ""
 
     @property
     def correctly_rounded(self) -> bool:
         """Whether it has the same bits wherever it is computed: it is one instruction."""
-        return self.vector_since is None and self.vector_helper is None
+        return self.vector_since is None and not self.helper
 
     @property
     def range(self) -> Interval:
@@ -244,8 +244,11 @@ def _within(low: float, high: float = math.inf) -> Callable[..., Interval]:
     return lambda *_: (low, high)
 
 
-def _each_of(choose: Callable[..., float]) -> Callable[..., Interval]:
-    return lambda *given: (choose(low for low, _ in given), choose(high for _, high in given))
+def _extremum(compute: Callable[..., Any], choose: Callable[..., Any], helper: str) -> Function:
+    def interval(*given: Interval) -> Interval:
+        return choose(low for low, _ in given), choose(high for _, high in given)
+
+    return Function(compute, compute, choose, None, WEAK_INT, interval=interval, slots=1, helper=helper)
 
 
 CALLS: Mapping[str, Function] = MappingProxyType(
@@ -267,7 +270,7 @@ CALLS: Mapping[str, Function] = MappingProxyType(
             interval=_within(0.0),
             saturates=True,
             slots=11,
-            vector_helper="exponential",
+            helper="exponential",
         ),
         "expm1": Function(
             np.expm1,
@@ -277,7 +280,7 @@ CALLS: Mapping[str, Function] = MappingProxyType(
             interval=_within(-1.0),
             saturates=True,
             slots=13,
-            vector_helper="exponential_minus_1",
+            helper="exponential_minus_1",
         ),
         "log": Function(
             np.log,
@@ -304,7 +307,7 @@ CALLS: Mapping[str, Function] = MappingProxyType(
             interval=_within(-1.0, 1.0),
             saturates=True,
             slots=14,
-            vector_helper="hyperbolic_tangent",
+            helper="hyperbolic_tangent",
         ),
         "erf": Function(
             _erf,
@@ -314,7 +317,7 @@ CALLS: Mapping[str, Function] = MappingProxyType(
             interval=_within(-1.0, 1.0),
             saturates=True,
             slots=16,
-            vector_helper="error_function",
+            helper="error_function",
         ),
         "sin": Function(
             np.sin,
@@ -350,10 +353,10 @@ CALLS: Mapping[str, Function] = MappingProxyType(
             interval=lambda one: (max(one[0], -one[1], 0), max(-one[0], one[1])),
             slots=1,
             library="fabs",
-            vector_helper="absolute",
+            helper="absolute",
         ),
-        "min": Function(_minimum, _minimum, min, None, least=WEAK_INT, interval=_each_of(min), slots=1),
-        "max": Function(_maximum, _maximum, max, None, least=WEAK_INT, interval=_each_of(max), slots=1),
+        "min": _extremum(_minimum, min, "minimum"),
+        "max": _extremum(_maximum, max, "maximum"),
         "float32": _cast("float32", float, derivative=SLOPE_ONE),
         "float64": _cast("float64", derivative=SLOPE_ONE),
         "int32": _cast("int32", int, derivative=NO_SLOPE, interval=lambda one: one),

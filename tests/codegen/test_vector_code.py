@@ -583,7 +583,7 @@ def test_every_function_within_its_bound(target, library):
 
 
 @pytest.mark.parametrize("contract", [False, True])
-@pytest.mark.parametrize("name", [name for name, known in FUNCTIONS.items() if known.vector_helper])
+@pytest.mark.parametrize("name", [name for name, known in FUNCTIONS.items() if known.helper])
 def test_functions_with_code_of_their_own_at_numbers_of_all_sizes(name, contract, target):
     """4 ULP, from the least numbers to NaNs of all contents; signs of zeros are kept, and ±1 is a bound."""
     x = np.arange(0, 2**32, 9973, dtype=np.uint64).astype(np.uint32).view(np.float32)
@@ -600,7 +600,7 @@ def test_functions_with_code_of_their_own_at_numbers_of_all_sizes(name, contract
     buffers = {"x": buffer(len(x)), "y": buffer(len(x))}
     vectors = f"for i in range(0, {len(x)}, 16):\n    for v in vector(min(16, {len(x)} - i)):\n"
     source = emit(parse_program(f"{vectors}        y[i + v] = {name}(x[i + v])\n", buffers), target, contract=contract)
-    assert target.name == "portable" or FUNCTIONS[name].vector_helper in source.source
+    assert target.name == "portable" or FUNCTIONS[name].helper in source.source
     found = run_source(source, {"x": x, "y": np.zeros_like(x)}, target, contract=contract)["y"]
     with np.errstate(all="ignore"):
         exact = EXACT[name](x.astype(np.float64))

@@ -44,7 +44,7 @@ def test_locals_with_such_names(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "helper"), [(n, f.vector_helper) for n, f in FUNCTIONS.items() if f.vector_helper])
+@pytest.mark.parametrize(("name", "helper"), [(n, f.helper) for n, f in FUNCTIONS.items() if f.helper])
 def test_locals_and_buffers_with_names_of_helpers(name: str, helper: str, target: str) -> None:
     if reason := why_not(TARGETS[target]):
         pytest.skip(reason)
