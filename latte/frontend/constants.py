@@ -27,6 +27,7 @@ ALIASES = {
     "minimum": "min",
     "fabs": "abs",
     "power": "pow",
+    "arctan": "atan",
     "float": "float32",
     "int": "int32",
 }

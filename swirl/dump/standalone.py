@@ -98,7 +98,7 @@ def _function(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 abs = np.abs
 sqrt, exp, expm1, log, log1p, tanh = map(_function, (np.sqrt, np.exp, np.expm1, np.log, np.log1p, np.tanh))
-sin, cos, floor, pow = map(_function, (np.sin, np.cos, np.floor, np.power))
+sin, cos, atan, floor, pow = map(_function, (np.sin, np.cos, np.arctan, np.floor, np.power))
 erf = _function(lambda x: type(x)(math.erf(x)))
 
 

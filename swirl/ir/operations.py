@@ -335,6 +335,14 @@ CALLS: Mapping[str, Function] = MappingProxyType(
             interval=_within(-1.0, 1.0),
             vector_since=(2, 22),
         ),
+        "atan": Function(
+            np.arctan,
+            lambda x: Fraction(3 * x - 1, x * x + 7),
+            math.atan,
+            derivative="1.0 / (1.0 + x * x)",
+            interval=_within(-math.pi / 2, math.pi / 2),
+            vector_since=(2, 35),
+        ),
         "floor": Function(np.floor, math.floor, math.floor, derivative=NO_SLOPE, slots=1),
         "pow": Function(
             np.power,

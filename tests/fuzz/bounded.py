@@ -412,6 +412,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "erf": _smooth(FUNCTIONS["erf"].floating, lambda x: 1.2),
     "sin": _smooth(np.sin, lambda x: 1.0),
     "cos": _smooth(np.cos, lambda x: 1.0),
+    "atan": _smooth(np.arctan, lambda x: 1.0),
     "expm1": _smooth(np.expm1, lambda x: float(np.exp(np.float64(x)))),
     "log1p": _smooth(np.log1p, lambda x: 1 / (1 + x) if x > -1 else math.inf),
     "abs": abs,
