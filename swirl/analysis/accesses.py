@@ -135,7 +135,7 @@ def _add_references(
     elif isinstance(tree, ast.BinOp):
         _add_references(found, tree.left, scope, when)
         _add_references(found, tree.right, scope, when)
-    else:
+    elif not isinstance(tree, ast.Constant):
         for part, guards in guarded(tree):
             if isinstance(part, ast.expr):
                 texts = [unparse(test) if holds else f"not ({unparse(test)})" for test, holds in guards]

@@ -96,13 +96,17 @@ def condition_of(guard: Guard) -> ast.expr:
     return test if holds else ast.UnaryOp(ast.Not(), test)
 
 
-def certain_references(tree: ast.AST) -> Iterator[ast.Subscript]:
+def certain_references(tree: ast.AST) -> list[ast.Subscript]:
     """The references that are evaluated whenever ``tree`` is."""
-    if isinstance(tree, ast.Subscript):
-        yield tree
-    for part, guards in guarded(tree):
-        if not guards:
-            yield from certain_references(part)
+    found, left = [], [tree]
+    for node in left:  # it grows as we go
+        if isinstance(node, ast.Subscript):
+            found.append(node)
+        if isinstance(node, (ast.IfExp, ast.BoolOp, ast.Compare)):
+            left += [part for part, guards in guarded(node) if not guards]
+        else:
+            left += children(node)
+    return found
 
 
 class Transformer(ast.NodeTransformer):

@@ -33,7 +33,7 @@ DEFAULT = {WEAK_INT: "int32", WEAK_FLOAT: "float32"}
 
 def is_float(dtype: str) -> bool:
     """Whether it is a floating-point type, weak or not."""
-    return dtype == WEAK_FLOAT or dtype.startswith("float")
+    return dtype in ("float32", "float64", WEAK_FLOAT)
 
 
 @cache

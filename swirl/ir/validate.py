@@ -161,6 +161,9 @@ class _Validator:
                 raise self.fail(f"{node.id} is not declared here", node)
         elif isinstance(node, ast.Subscript):
             self.subscript(node, scope)
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:  # most are
+            self.expression(node.left, scope)
+            self.expression(node.right, scope)
         else:
             self.operation(node)
             for part in operands(node):
@@ -178,8 +181,6 @@ class _Validator:
             return
         match node:
             case ast.BoolOp() | ast.IfExp() | ast.UnaryOp(ast.USub() | ast.Not()):
-                return
-            case ast.BinOp(_, op, _) if type(op) in OPERATORS:
                 return
             case ast.Compare(_, ops) if all(type(op) in COMPARISONS for op in ops):
                 return
