@@ -21,6 +21,7 @@ from latte.model.neuron import (
 )
 from latte.model.words import (
     INFINITY,
+    atan,
     cos,
     eachindex,
     enumerate_dim,
@@ -53,6 +54,7 @@ __all__ = [
     "Param",
     "State",
     "WeightedNeuron",
+    "atan",
     "constant",
     "cos",
     "eachindex",

@@ -6,11 +6,12 @@ import ast
 from collections.abc import Collection, Mapping
 
 from latte.autodiff.partials import active_in
-from latte.autodiff.prepare import FLOATS, Body
+from latte.autodiff.prepare import Body
 from latte.autodiff.uses import sites, uses
 from swirl.analysis.statements import Statement
 from swirl.ir.buffers import Buffer
-from swirl.ir.printing import unparse
+from swirl.ir.nest import local_type
+from swirl.ir.types import is_float
 
 
 def active_names(nests: list[Body], buffers: Mapping[str, Buffer], wanted: Collection[str], output: str) -> set[str]:
@@ -32,17 +33,17 @@ def active_names(nests: list[Body], buffers: Mapping[str, Buffer], wanted: Colle
                 varied.add(target)
             if target in useful:
                 useful.update(reads)
-    return {name for name in varied & useful if name not in buffers or _is_float(buffers[name])}
+    return {name for name in varied & useful if name not in buffers or _is_differentiable(buffers[name])}
 
 
-def _is_float(buffer: Buffer) -> bool:
-    return buffer.dtype in FLOATS and buffer.role not in ("constant", "scalar")
+def _is_differentiable(buffer: Buffer) -> bool:
+    return is_float(buffer.dtype) and buffer.role not in ("constant", "scalar")
 
 
 def _carries_gradient(name: str, site: Statement, buffers: Mapping[str, Buffer]) -> bool:
     if name in buffers:
-        return _is_float(buffers[name])
+        return _is_differentiable(buffers[name])
     statement = site.node
     if isinstance(statement, ast.AnnAssign):
-        return unparse(statement.annotation).split("[")[0] in FLOATS
+        return is_float(local_type(statement).dtype)
     return True

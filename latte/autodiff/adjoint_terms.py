@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from swirl.ir.operations import COMPARISONS
 from swirl.ir.printing import unparse
 
 
@@ -66,20 +67,10 @@ def summed(parts: Iterable[ast.expr]) -> ast.expr:
     return total
 
 
-_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-}
-
-
 def inverted(test: ast.expr) -> ast.expr:
     """``not test``, for a test of integers (of floats, NaN makes ``not a < b`` differ from ``a >= b``)."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return ast.Compare(test.left, [_OPPOSITE[type(test.ops[0])]()], test.comparators)
+        return ast.Compare(test.left, [COMPARISONS[type(test.ops[0])].opposite()], test.comparators)
     return ast.UnaryOp(ast.Not(), test)
 
 

@@ -9,47 +9,44 @@ from fractions import Fraction
 
 from latte.autodiff.adjoint_terms import Term, is_call, literal, same, selected
 from swirl.errors import DerivativeError
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import LocalType, declare, expr
+from swirl.ir.operations import CALLS, NO_SLOPE, SLOPE_ONE
 from swirl.ir.printing import unparse
-from swirl.ir.trees import nodes
+from swirl.ir.trees import name_of, nodes, operands
 
 RESULT = "result__"
 """A placeholder for the value of the whole expression; the caller replaces it by the target or the expression."""
 
-NO_GRADIENT = ("int32", "bool", "floor", "rand", "stop_gradient")
+
+def _derivative(name: str) -> str | None:
+    """The table's, of a function of one argument; None where there is none."""
+    return CALLS[name].derivative if name in CALLS else None
+
+
+def _passing(node: ast.expr) -> list[ast.expr]:
+    """The operands through which a gradient may flow: no tests, and no arguments of what has no slope."""
+    match node:
+        case ast.Compare():
+            return []
+        case ast.IfExp(_, body, orelse):
+            return [body, orelse]
+        case ast.Call(ast.Name(name)) if name == "stop_gradient" or _derivative(name) == NO_SLOPE:
+            return []
+    return operands(node)
 
 
 def active_in(node: ast.expr, is_active: Callable[[str], bool]) -> bool:
     """Whether a gradient flows through ``node``: an active name outside subscripts, tests and constants."""
-    if isinstance(node, ast.Name):
-        return is_active(node.id)
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Name) and is_active(node.value.id)
-    if isinstance(node, (ast.Compare, ast.Constant)):
-        return False
-    if isinstance(node, ast.BoolOp):
-        return any(active_in(value, is_active) for value in node.values)
-    if isinstance(node, ast.IfExp):
-        return active_in(node.body, is_active) or active_in(node.orelse, is_active)
-    if isinstance(node, ast.Call):
-        assert isinstance(node.func, ast.Name)
-        return node.func.id not in NO_GRADIENT and any(active_in(arg, is_active) for arg in node.args)
-    if isinstance(node, ast.BinOp):
-        return active_in(node.left, is_active) or active_in(node.right, is_active)
-    if isinstance(node, ast.UnaryOp):
-        return active_in(node.operand, is_active)
-    return False
+    if isinstance(node, (ast.Name, ast.Subscript)):
+        return is_active(name_of(node))
+    return any(active_in(part, is_active) for part in _passing(node))
 
 
 def active_references(node: ast.expr, is_active: Callable[[str], bool]) -> list[ast.expr]:
     """The names and references in ``node`` through which a gradient flows."""
-    if not active_in(node, is_active):
-        return []
     if isinstance(node, (ast.Name, ast.Subscript)):
-        return [node]
-    parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else ast.iter_child_nodes(node)
-    return [ref for part in parts if isinstance(part, ast.expr) for ref in active_references(part, is_active)]
+        return [node] if is_active(name_of(node)) else []
+    return [reference for part in _passing(node) for reference in active_references(part, is_active)]
 
 
 @dataclass
@@ -155,16 +152,15 @@ class Partials:
 
     def _call(self, node: ast.Call, name: str, term: Term, result: ast.expr) -> None:
         args = node.args
-        if name in ("float32", "float64"):
+        derivative = _derivative(name)
+        if derivative == SLOPE_ONE:
             self.walk(args[0], term)
-        elif name in FUNCTIONS and (derivative := FUNCTIONS[name].derivative) is not None:
+        elif derivative is not None:
             slope = expr(derivative)
             uses = sum(isinstance(part, ast.Name) and part.id == "r" for part in nodes(slope))
             if uses > 1 and is_call(result, name):
                 result = self.share(Term(over=(result,))).product()
             self.walk(args[0], term.times(expr(slope, x=args[0], r=result)))
-        elif name == "abs":
-            self.walk(args[0], term.times(expr("1.0 if x > 0.0 else -1.0 if x < 0.0 else 0.0", x=args[0])))
         elif name == "pow":
             self._power(args[0], args[1], term, result)
         elif name in ("max", "min"):

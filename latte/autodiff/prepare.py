@@ -17,10 +17,10 @@ from swirl.ir.nest import LocalType, clone, declare, fresh, names_in, substitute
 from swirl.ir.paths import Path, edit_block
 from swirl.ir.printing import unparse
 from swirl.ir.trees import ASSIGNMENTS, as_target, as_value, changed, nodes, target_of
+from swirl.ir.types import is_float
 
 Body = list[ast.stmt]
 ELEMENT = "_element"
-FLOATS = ("float32", "float64")
 
 
 def origin(statement: ast.stmt) -> str:
@@ -92,7 +92,7 @@ def localise(nests: list[Body], buffers: Mapping[str, Buffer], taken: set[str]) 
     ``value[i] = 0.0; for j…: value[i] += …; value[i] = value[i] / 9`` is then straight arithmetic on a local.
     """
     for name, buffer in buffers.items():
-        if buffer.dtype in FLOATS and buffer.role not in ("param", "state", "constant", "scalar"):
+        if is_float(buffer.dtype) and buffer.role not in ("param", "state", "constant", "scalar"):
             nests = _localise(nests, name, buffer.dtype, taken)
     return nests
 

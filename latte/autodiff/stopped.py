@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from latte.autodiff.derive import strip_stop_gradient
-from latte.autodiff.prepare import FLOATS, Body, assign
+from latte.autodiff.prepare import Body, assign
 from latte.autodiff.tapes import conditions_of, element_of, where_one_holds
 from swirl.analysis.sets import NotProved
 from swirl.analysis.statements import statements_of
@@ -16,6 +16,7 @@ from swirl.ir.names import changed_in
 from swirl.ir.nest import Nest, Program, clone, fresh, local_type, make_nest, names_in, reference
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, statements_in
+from swirl.ir.types import is_float
 from swirl.transforms.rewrites.sites import taken_names
 
 
@@ -52,7 +53,7 @@ def stopped(forward: Program) -> Stopped:
         for site in statements_of(nest):
             for call in _calls(site.node):
                 read = names_in(call) & types.keys()
-                if not any(types[name] in FLOATS for name in read):
+                if not any(is_float(types[name]) for name in read):
                     continue
                 given = read <= forward.buffers.keys() - written
                 try:

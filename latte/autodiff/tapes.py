@@ -54,7 +54,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.trees import as_value, name_of
+from swirl.ir.trees import as_value, condition_of, guarded, name_of
 
 
 @dataclass
@@ -354,25 +354,8 @@ def _paths_to(node: ast.expr, text: str, tests: list[ast.expr]) -> list[list[ast
     """The tests on the way to each place where ``node`` reads ``text``."""
     if isinstance(node, (ast.Name, ast.Subscript, ast.Call)) and unparse(node) == text:
         return [tests]
-    if isinstance(node, ast.IfExp):
-        return [
-            *_paths_to(node.test, text, tests),
-            *_paths_to(node.body, text, [*tests, node.test]),
-            *_paths_to(node.orelse, text, [*tests, ast.UnaryOp(ast.Not(), node.test)]),
-        ]
-    if isinstance(node, ast.BoolOp):
-        found = []
-        for index, value in enumerate(node.values):
-            before = node.values[:index]
-            if isinstance(node.op, ast.Or):
-                before = [ast.UnaryOp(ast.Not(), part) for part in before]
-            found += _paths_to(value, text, [*tests, *before])
-        return found
     return [
-        path
-        for child in ast.iter_child_nodes(node)
-        if isinstance(child, ast.expr)
-        for path in _paths_to(child, text, tests)
+        path for part, guards in guarded(node) for path in _paths_to(part, text, [*tests, *map(condition_of, guards)])
     ]
 
 

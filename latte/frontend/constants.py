@@ -17,16 +17,23 @@ from latte.model.body import MISSING, Body
 from latte.model.checks import is_number
 from latte.model.ensemble import Ensemble
 from latte.model.instances import CONNECTION_NAMES
-from swirl.ir.functions import FUNCTIONS
+from swirl.ir.operations import CALLS, COMPARISONS, OPERATORS
 from swirl.ir.printing import unparse
 
+ALIASES = {
+    "fmax": "max",
+    "fmin": "min",
+    "maximum": "max",
+    "minimum": "min",
+    "fabs": "abs",
+    "power": "pow",
+    "arctan": "atan",
+    "float": "float32",
+    "int": "int32",
+}
+"""Other names of functions in bodies → the intermediate representation's."""
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
+    **{kind: known.compute for kind, known in OPERATORS.items()},
     ast.Pow: operator.pow,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
@@ -34,29 +41,8 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
 }
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
-_CALLS: dict[str, Callable[..., Any]] = {
-    "min": min,
-    "max": max,
-    "fmin": min,
-    "fmax": max,
-    "abs": abs,
-    "fabs": abs,
-    "int": int,
-    "float": float,
-    "len": len,
-    **{name: getattr(math, name) for name in FUNCTIONS},
-    "pow": pow,
-    "float32": float,
-    "int32": int,
-}
+_CALLS = {name: known.numbers for name, known in CALLS.items() if known.numbers is not None}
+_CALLS |= {"len": len, **{name: _CALLS[meant] for name, meant in ALIASES.items()}}
 
 
 def attribute(ensemble: Ensemble, name: str) -> Any:
@@ -133,7 +119,7 @@ class Constants:
                 return self._all(node, [left, right], _BINARY[type(operation)])
             case ast.UnaryOp(operation, operand) if type(operation) in _UNARY:
                 return self._all(node, [operand], _UNARY[type(operation)])
-            case ast.Compare(left, operations, rights) if all(type(operation) in _COMPARE for operation in operations):
+            case ast.Compare(left, operations, rights) if COMPARISONS.keys() >= set(map(type, operations)):
                 return self._all(node, [left, *rights], lambda *sides: _compared(operations, sides))
             case ast.BoolOp(operation, values):
                 return self._chosen(isinstance(operation, ast.And), values)
@@ -193,22 +179,18 @@ def _formula(node: ast.expr, operands: list[str]) -> str:
     """The formula of an operation: see :func:`swirl.ir.item_numbers.value_of`."""
     match node:
         case ast.BinOp():
-            return f"({operands[0]} {_SYMBOLS[type(node.op)]} {operands[1]})"
+            symbol = "**" if isinstance(node.op, ast.Pow) else OPERATORS[type(node.op)].symbol
+            return f"({operands[0]} {symbol} {operands[1]})"
         case ast.UnaryOp():
             return f"({'-' if isinstance(node.op, ast.USub) else '+'}{operands[0]})"
         case ast.Call(function):
-            name = called(function)
-            return f"{_IN_FORMULAS.get(name, name)}({', '.join(operands)})"
+            name = ALIASES.get(called(function), called(function))
+            return f"{name.removesuffix('32')}({', '.join(operands)})"  # casts have Python's names
     raise AssertionError(unparse(node))
 
 
-_SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
-_IN_FORMULAS = {"fmin": "min", "fmax": "max", "fabs": "abs", "float32": "float", "int32": "int"}
-"""Functions of bodies → those of formulas."""
-
-
 def _compared(operations: list[ast.cmpop], sides: tuple[Any, ...]) -> bool:
-    return all(_COMPARE[type(op)](a, b) for op, (a, b) in zip(operations, pairwise(sides), strict=True))
+    return all(COMPARISONS[type(op)].compute(a, b) for op, (a, b) in zip(operations, pairwise(sides), strict=True))
 
 
 def called(function: ast.expr) -> str:

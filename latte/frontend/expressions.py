@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from latte.frontend.constants import called
+from latte.frontend.constants import ALIASES, called
 from latte.frontend.locals import from_source
 from latte.frontend.references import References
 from latte.model.body import MISSING
 from latte.model.checks import is_number
 from latte.model.index import as_index
-from swirl.ir.nest import CALLS
+from swirl.ir.operations import CALLS, COMPARISONS, OPERATORS
 from swirl.ir.printing import unparse
 from swirl.ir.trees import clone, nodes
 
 # Names that bodies may call → the intermediate representation's.
-FUNCTIONS = {
-    **{name: name for name in CALLS if name != "rand"},
-    "fmax": "max",
-    "fmin": "min",
-    "maximum": "max",
-    "minimum": "min",
-    "fabs": "abs",
-    "power": "pow",
-    "float": "float32",
-    "int": "int32",
-    "stop_gradient": "stop_gradient",
-}
-ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
+FUNCTIONS = {name: name for name in (*CALLS, "stop_gradient") if name != "rand"} | ALIASES
 # Random numbers of one ensemble: up to this many calls of rand() in its bodies have separate streams.
 STREAMS = 256
 
@@ -65,14 +53,14 @@ class Expressions:
                 return found
             case ast.BinOp(left, ast.Pow(), right):
                 return self._power(left, right)
-            case ast.BinOp(left, operation, right) if isinstance(operation, ARITHMETIC):
+            case ast.BinOp(left, operation, right) if type(operation) in OPERATORS:
                 return ast.BinOp(self.expression(left), operation, self.expression(right))
             case ast.UnaryOp(ast.UAdd(), operand):
                 return self.expression(operand)
             case ast.UnaryOp(ast.USub() | ast.Not() as operation, operand):
                 return ast.UnaryOp(operation, self.expression(operand))
             case ast.Compare(left, operations, rights):
-                if not all(isinstance(o, (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)) for o in operations):
+                if not all(type(o) in COMPARISONS for o in operations):
                     self.scope.fail(node, f"{unparse(node)}: only < <= > >= == != compare")
                 sides = [left, *rights]
                 tests: list[ast.expr] = [
@@ -162,7 +150,7 @@ class Expressions:
             )
         arguments = [self.expression(argument) for argument in node.args]
         function = FUNCTIONS[name]
-        wanted = CALLS.get(function, 1)
+        wanted = CALLS[function].arguments if function in CALLS else 1
         if (wanted is None and len(arguments) < 2) or (wanted is not None and len(arguments) != wanted):
             self.scope.fail(node, f"{unparse(node)}: {name} takes {wanted or 'two or more'} arguments")
         if function in ("max", "min"):

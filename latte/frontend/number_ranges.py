@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swirl.analysis.integers import LARGEST
+from swirl.ir.operations import CALLS, COMPARISONS, FUNCTIONS, OPERATORS
 
 
 @dataclass(frozen=True)
@@ -29,38 +31,12 @@ class Range:
         return not (-math.inf < self.low < -LARGEST - 1 or LARGEST < self.high < math.inf)
 
     @property
-    def _known(self) -> bool:
-        return -math.inf < self.low and self.high < math.inf
-
-    @property
-    def magnitude(self) -> Range:
-        """Of its absolute value."""
-        return Range(max(self.low, -self.high, 0), max(-self.low, self.high))
+    def wrapped(self) -> Range:
+        """In 32 bits: of any integer where one might not fit, as arithmetic wraps."""
+        return self if self.low >= -LARGEST - 1 and self.high <= LARGEST else WHOLE
 
     def __neg__(self) -> Range:
         return Range(-self.high, -self.low)
-
-    def __add__(self, other: Range) -> Range:
-        return Range(self.low + other.low, self.high + other.high)
-
-    def __mul__(self, other: Range) -> Range:
-        if not (self._known and other._known):
-            return ANY
-        products = [one * two for one in (self.low, self.high) for two in (other.low, other.high)]
-        return Range(min(products), max(products))
-
-    def __floordiv__(self, other: Range) -> Range:
-        if not (self._known and other._known and other.low > 0):
-            return ANY
-        quotients = [one // two for one in (self.low, self.high) for two in (other.low, other.high)]
-        return Range(min(quotients), max(quotients))
-
-    def __mod__(self, other: Range) -> Range:
-        if not (other._known and other.low > 0):
-            return ANY
-        if self.low >= 0 and self.high < other.low:
-            return self
-        return Range(0, min(other.high - 1, self.high) if self.low >= 0 else other.high - 1)
 
     def __or__(self, other: Range) -> Range:
         """One or the other."""
@@ -86,26 +62,21 @@ class Range:
 
 ANY = Range()
 TRUTH = Range(0, 1)
+WHOLE = Range(-LARGEST - 1, LARGEST)
+"""Of any integer."""
 
 
 def combined(operation: ast.operator, one: Range, two: Range) -> Range:
     """The range of what an operation makes of two whole numbers."""
-    match operation:
-        case ast.Add():
-            return one + two
-        case ast.Sub():
-            return one + -two
-        case ast.Mult():
-            return one * two
-        case ast.FloorDiv():
-            return one // two
-        case ast.Mod():
-            return one % two
-    return ANY
+    known = OPERATORS.get(type(operation))
+    return ANY if known is None else Range(*known.interval((one.low, one.high), (two.low, two.high)))
 
 
-_OPPOSITE = {ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-_SWAPPED = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
+def of_call(name: str, given: Iterable[Range]) -> Range:
+    """The range of what a function makes of whole numbers; floating-point numbers are rounded, and may be any."""
+    if name not in CALLS or name in FUNCTIONS:
+        return ANY
+    return Range(*CALLS[name].interval(*((each.low, each.high) for each in given)))
 
 
 def compared(operation: ast.cmpop, holds: bool, other: Range, *, swapped: bool = False) -> Range:
@@ -117,8 +88,8 @@ def compared(operation: ast.cmpop, holds: bool, other: Range, *, swapped: bool =
         other: what the number is compared with.
         swapped: whether the number is on the right side.
     """
-    kind: type[ast.cmpop] = type(operation) if holds else _OPPOSITE[type(operation)]
-    kind = _SWAPPED.get(kind, kind) if swapped else kind
+    kind: type[ast.cmpop] = type(operation) if holds else COMPARISONS[type(operation)].opposite
+    kind = COMPARISONS[kind].mirrored if swapped else kind
     if kind in (ast.Lt, ast.LtE):
         return Range(high=other.high - (kind is ast.Lt))
     if kind in (ast.Gt, ast.GtE):

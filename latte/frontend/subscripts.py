@@ -6,15 +6,11 @@ import ast
 from collections.abc import Sequence
 
 from latte.frontend.constants import called
+from latte.frontend.number_ranges import Range
 from latte.frontend.scope import BodyScope
 from latte.model.body import MISSING
 from latte.model.index import Index, NotAffine, as_index, maximum, minimum
 from swirl.ir.printing import unparse
-
-Bounds = tuple[int, int]
-"""The least and the greatest value."""
-ALL: Bounds = (-(2**31), 2**31 - 1)
-"""Of any integer: arithmetic wraps, and a conversion of what does not fit gives the least one."""
 
 
 def index_of(scope: BodyScope, node: ast.expr, what: str = "a subscript") -> Index:
@@ -44,43 +40,10 @@ def affine(scope: BodyScope, node: ast.expr) -> Index | None:
     return None
 
 
-def bounds_of(scope: BodyScope, node: ast.expr) -> Bounds | None:
-    """The least and the greatest value of a quasi-affine expression; None for others."""
+def range_of(scope: BodyScope, node: ast.expr) -> Range | None:
+    """The range of a quasi-affine expression; None for others."""
     found = affine(scope, node)
-    return None if found is None else (found.low, found.high)
-
-
-def combined(operation: ast.operator, a: Bounds, b: Bounds) -> Bounds:
-    """The bounds of what an operation makes of two integers."""
-    found = ALL
-    match operation:
-        case ast.Add():
-            found = a[0] + b[0], a[1] + b[1]
-        case ast.Sub():
-            found = a[0] - b[1], a[1] - b[0]
-        case ast.Mult():
-            products = [x * y for x in a for y in b]
-            found = min(products), max(products)
-        case ast.FloorDiv() if b[0] == b[1] > 0:
-            found = a[0] // b[0], a[1] // b[0]
-        case ast.Mod() if b[0] == b[1] > 0:
-            found = a if a[0] >= 0 and a[1] < b[0] else (0, b[0] - 1)
-    return found if found[0] >= ALL[0] and found[1] <= ALL[1] else ALL  # it wraps
-
-
-def union(bounds: Sequence[Bounds]) -> Bounds:
-    """The bounds of one of several values."""
-    return min(low for low, _ in bounds), max(high for _, high in bounds)
-
-
-def least(bounds: Sequence[Bounds]) -> Bounds:
-    """The bounds of the least of several values."""
-    return min(low for low, _ in bounds), min(high for _, high in bounds)
-
-
-def greatest(bounds: Sequence[Bounds]) -> Bounds:
-    """The bounds of the greatest of several values."""
-    return max(low for low, _ in bounds), max(high for _, high in bounds)
+    return None if found is None else Range(found.low, found.high)
 
 
 def _index(scope: BodyScope, node: ast.expr) -> Index:

@@ -9,9 +9,10 @@ from latte.frontend.batch_numbers import depends_on_batch, formula_of
 from latte.frontend.constants import called
 from latte.frontend.expressions import Expressions
 from latte.frontend.locals import from_source
+from latte.frontend.number_ranges import WHOLE, Range, combined, of_call
 from latte.frontend.padding import padded_value, with_padding
 from latte.frontend.references import References
-from latte.frontend.subscripts import ALL, Bounds, affine, bounds_of, combined, greatest, index_of, least, union
+from latte.frontend.subscripts import affine, index_of, range_of
 from latte.model.body import MISSING
 from latte.model.buffers import SCALARS
 from latte.model.checks import is_number
@@ -23,8 +24,6 @@ from swirl.ir.item_numbers import FORMULA
 from swirl.ir.nest import Loop, fresh, names_in
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of, nodes
-
-_EXTREMES = {"min": least, "max": greatest}
 
 
 class Translator:
@@ -143,8 +142,8 @@ class Translator:
         below = self.scope.below.get(name_of(target))
         if below is None:
             return
-        low, high = self._bounds(value)
-        if low < 0 or high >= below:
+        found = self._numbers(value)
+        if found.low < 0 or found.high >= below:
             self.scope.fail(
                 node,
                 f"{unparse(node)}: the numbers of {name_of(target)} are below {below}, these may not be",
@@ -152,22 +151,22 @@ class Translator:
                 f"min(max(…, 0), {below - 1})",
             )
 
-    def _bounds(self, node: ast.expr) -> Bounds:
-        """The least and the greatest value of an integer expression, by interval arithmetic."""
-        if (known := bounds_of(self.scope, node)) is not None:
+    def _numbers(self, node: ast.expr) -> Range:
+        """The range of an integer expression, by interval arithmetic."""
+        if (known := range_of(self.scope, node)) is not None:
             return known
         match node:
             case ast.BinOp(left, operation, right):
-                return combined(operation, self._bounds(left), self._bounds(right))
+                return combined(operation, self._numbers(left), self._numbers(right)).wrapped
             case ast.IfExp(_, body, orelse):
-                return union([self._bounds(body), self._bounds(orelse)])
-            case ast.Call(function, [_, _, *_] as arguments) if called(function) in _EXTREMES:
-                return _EXTREMES[called(function)]([self._bounds(argument) for argument in arguments])
+                return self._numbers(body) | self._numbers(orelse)
+            case ast.Call(function, [_, _, *_] as arguments) if called(function) in ("min", "max"):
+                return of_call(called(function), map(self._numbers, arguments))
             case ast.Subscript() | ast.Attribute():
                 element = self.references.element(node)
                 below = self.scope.below.get(name_of(element)) if isinstance(element, ast.Subscript) else None
-                return (0, below - 1) if below is not None else ALL
-        return ALL
+                return Range(0, below - 1) if below is not None else WHOLE
+        return WHOLE
 
     def _constant(self, node: ast.Assign, target: ast.expr, number: Any) -> list[ast.stmt]:
         """A name becomes a constant, unless it is assigned elsewhere too, or perhaps not at all."""

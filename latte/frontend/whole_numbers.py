@@ -14,7 +14,7 @@ from functools import cached_property, reduce
 from operator import or_
 
 from latte.frontend.locals import first_use, written
-from latte.frontend.number_ranges import ANY, TRUTH, Range, combined, compared
+from latte.frontend.number_ranges import ANY, TRUTH, Range, combined, compared, of_call
 from latte.frontend.scope import BodyScope
 from swirl.analysis.integers import LARGEST
 from swirl.ir.affine import loop_range
@@ -261,9 +261,8 @@ class _Follower:
                 self.of(operand, values, place)
                 return TRUTH
             case ast.Call(ast.Name(name), arguments):
-                return _checked(
-                    node, _called(name, [self.of(argument, values, place) for argument in arguments]), place
-                )
+                found = of_call(name, [self.of(argument, values, place) for argument in arguments])
+                return _checked(node, found, place)
         return ANY
 
     def _read(self, node: ast.expr, values: Values) -> Range:
@@ -299,22 +298,6 @@ class _Follower:
                     if isinstance(side, (ast.Name, ast.Subscript)) and name_of(side) not in self.loops:
                         values[unparse(side)] = narrowed
         return values
-
-
-def _called(name: str, given: Sequence[Range]) -> Range:
-    """What a function makes of whole numbers."""
-    match name:
-        case "int32":
-            return given[0]
-        case "bool":
-            return TRUTH
-        case "abs":
-            return given[0].magnitude
-        case "min":
-            return Range(min(each.low for each in given), min(each.high for each in given))
-        case "max":
-            return Range(max(each.low for each in given), max(each.high for each in given))
-    return ANY
 
 
 def _checked(node: ast.expr, found: Range, place: ast.AST) -> Range:

@@ -25,6 +25,7 @@ from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
 from swirl.ir.item_numbers import ITEMS, value_of
 from swirl.ir.nest import Program, expr, make_nest, substitute
+from swirl.ir.types import is_float
 from swirl.run.runner import Phase, Runner
 from swirl.schedule.pipeline import finish, generate, schedule_alone
 from swirl.target.targets import get_target
@@ -225,7 +226,7 @@ class _Check:
         labels = [edge for edge in edges if edge.is_label and self.ensemble.class_labels]
         if labels:
             return self.generator.integers(0, classes_of(labels[0]), shape)
-        if dtype.startswith("float"):
+        if is_float(dtype):
             return draw(shape)
         below = self.graph.find(owner).fields()["value"].below
         return self.generator.integers(0, INTEGERS if below is None else below, shape)

@@ -9,6 +9,7 @@ import numpy as np
 from latte.net import Net
 from swirl.dump.write import contents
 from swirl.ir.buffers import DTYPES, Buffer
+from swirl.ir.types import is_float
 
 
 def synthetic_array(buffer: Buffer, values: int | str | None, whole_numbers: bool = False) -> np.ndarray:
@@ -20,7 +21,7 @@ def synthetic_array(buffer: Buffer, values: int | str | None, whole_numbers: boo
         whole_numbers: small ones in place of fractions: sums are exact in whatever order.
     """
     generator = np.random.default_rng(crc32(buffer.name.encode()))
-    if isinstance(values, int) or not buffer.dtype.startswith("float"):
+    if isinstance(values, int) or not is_float(buffer.dtype):
         below = values if isinstance(values, int) else 2
         return generator.integers(0, below, buffer.shape).astype(DTYPES[buffer.dtype])
     if whole_numbers:

@@ -11,7 +11,7 @@ from swirl.analysis.isl_notation import condition_to_isl, to_isl
 from swirl.ir.affine import Affine, affine
 from swirl.ir.nest import names_in, subscripts, substitute
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children, name_of, target_of
+from swirl.ir.trees import guarded, name_of, target_of
 
 
 @lru_cache(maxsize=4096)
@@ -135,20 +135,11 @@ def _add_references(
     elif isinstance(tree, ast.BinOp):
         _add_references(found, tree.left, scope, when)
         _add_references(found, tree.right, scope, when)
-    elif isinstance(tree, ast.IfExp):
-        test = unparse(tree.test)
-        _add_references(found, tree.test, scope, when)
-        _add_references(found, tree.body, scope, (*when, test))
-        _add_references(found, tree.orelse, scope, (*when, f"not ({test})"))
-    elif isinstance(tree, ast.BoolOp):
-        for value in tree.values:
-            _add_references(found, value, scope, when)
-            test = unparse(value)
-            when = (*when, test if isinstance(tree.op, ast.And) else f"not ({test})")
-    else:
-        for child in children(tree):
-            if isinstance(child, ast.expr):
-                _add_references(found, child, scope, when)
+    elif not isinstance(tree, ast.Constant):
+        for part, guards in guarded(tree):
+            if isinstance(part, ast.expr):
+                texts = [unparse(test) if holds else f"not ({unparse(test)})" for test, holds in guards]
+                _add_references(found, part, scope, (*when, *texts))
 
 
 def access(target: ast.expr, kind: str, scope: LocalLoops, when: tuple[str, ...] = ()) -> Access:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from swirl.ir.affine import affine, loop_range
+from swirl.ir.names import INDEX_CALLS, on_loops
 from swirl.ir.nest import Loop, constant
+from swirl.ir.operations import COMPARISONS, OPERATORS
 from swirl.ir.printing import unparse
+from swirl.ir.trees import fold, names_in
 
 LIMIT = 1 << 21
 """Points enumerated at once."""
@@ -118,7 +122,7 @@ class Domain:
     def on_data(self) -> bool:
         """Whether a condition depends on more than loop variables."""
         names = {loop.var for loop in self.loops}
-        return any(not _known(condition, names) for condition in self.conditions)
+        return any(not on_loops(condition, names) for condition in self.conditions)
 
     @cached_property
     def boxes(self) -> Mapping[str, Values] | None:
@@ -150,7 +154,7 @@ class Domain:
     @cached_property
     def _conditions(self) -> list[list[Constraint]]:
         names = {loop.var for loop in self.loops}
-        return [[(frozenset(variables(c)), c)] if _known(c, names) else [] for c in self.conditions]
+        return [[(frozenset(variables(c)), c)] if on_loops(c, names) else [] for c in self.conditions]
 
     @cached_property
     def _bounds(self) -> list[list[Constraint]]:
@@ -195,34 +199,7 @@ class Domain:
 
 def variables(node: ast.expr) -> set[str]:
     """The names in an expression, without those of functions."""
-    called = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called}
-
-
-def _known(node: ast.expr, names: set[str]) -> bool:
-    """Whether :func:`evaluate` knows the expression when it knows the variables ``names``."""
-    allowed = (
-        ast.BoolOp,
-        ast.UnaryOp,
-        ast.Compare,
-        ast.BinOp,
-        ast.Name,
-        ast.Constant,
-        ast.Call,
-        ast.boolop,
-        ast.unaryop,
-        ast.cmpop,
-        ast.operator,
-        ast.expr_context,
-    )
-    calls = {unparse(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-    division = any(isinstance(n, (ast.Div, ast.Pow)) for n in ast.walk(node))
-    return (
-        all(isinstance(n, allowed) for n in ast.walk(node))
-        and variables(node) <= names
-        and calls <= {"min", "max"}
-        and not division
-    )
+    return names_in(node) - INDEX_CALLS
 
 
 def grouped(names: Iterable[str], together: Iterable[Iterable[str]]) -> list[list[str]]:
@@ -262,50 +239,26 @@ def satisfied(boxes: Mapping[str, Values], conditions: Sequence[ast.expr]) -> np
 
 def evaluate(node: ast.expr, points: Mapping[str, np.ndarray]) -> Any:
     """The values of a quasi-affine expression, or of a condition, at many points."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return points[node.id]
-    if isinstance(node, ast.UnaryOp):
-        inner = evaluate(node.operand, points)
-        return np.logical_not(inner) if isinstance(node.op, ast.Not) else -inner
-    if isinstance(node, ast.BinOp):
-        return _BINARY[type(node.op)](evaluate(node.left, points), evaluate(node.right, points))
-    if isinstance(node, ast.Call):
-        choose = np.minimum if unparse(node.func) == "min" else np.maximum
-        first, *others = (evaluate(argument, points) for argument in node.args)
-        for other in others:
-            first = choose(first, other)
-        return first
-    if isinstance(node, ast.BoolOp):
-        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        first, *others = (evaluate(value, points) for value in node.values)
-        for other in others:
-            first = join(first, other)
-        return first
-    assert isinstance(node, ast.Compare)
-    sides = [evaluate(side, points) for side in (node.left, *node.comparators)]
-    result: Any = True
-    for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
-        result = np.logical_and(result, _COMPARE[type(operator)](left, right))
-    return result
 
+    def values(node: ast.expr, parts: list[Any]) -> Any:
+        match node:
+            case ast.Constant(value):
+                return value
+            case ast.Name(name):
+                return points[name]
+            case ast.UnaryOp(op):
+                return np.logical_not(parts[0]) if isinstance(op, ast.Not) else -parts[0]
+            case ast.BinOp(_, op, _):
+                return OPERATORS[type(op)].compute(*parts)
+            case ast.Call(function):
+                return reduce(np.minimum if unparse(function) == "min" else np.maximum, parts)
+            case ast.BoolOp(op):
+                return reduce(np.logical_and if isinstance(op, ast.And) else np.logical_or, parts)
+        assert isinstance(node, ast.Compare)
+        pairs = zip(node.ops, pairwise(parts), strict=True)
+        return reduce(np.logical_and, [COMPARISONS[type(op)].compute(*sides) for op, sides in pairs])
 
-_BINARY: dict[type[ast.operator], Any] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.mod,
-}
-_COMPARE: dict[type[ast.cmpop], Any] = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-}
+    return fold(node, values)
 
 
 def image(node: ast.expr, boxes: Mapping[str, Values]) -> Values | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 
 from swirl.ir.affine import affine
 from swirl.ir.nest import constant
+from swirl.ir.operations import COMPARISONS, OPERATORS
 from swirl.ir.printing import unparse
 
 
@@ -31,10 +33,7 @@ def _atom_to_isl(node: ast.expr) -> str | None:
         return node.id
     if isinstance(node, ast.BinOp):
         inner = to_isl(node.left)
-        divisor = constant(node.right)
-        if inner is None:
-            return None
-        return f"floor(({inner})/{divisor})" if isinstance(node.op, ast.FloorDiv) else f"(({inner}) mod {divisor})"
+        return None if inner is None else OPERATORS[type(node.op)].isl.format(inner, constant(node.right))
     assert isinstance(node, ast.Call)
     parts = [to_isl(arg) for arg in node.args]
     if any(part is None for part in parts):
@@ -47,7 +46,6 @@ def _atom_to_isl(node: ast.expr) -> str | None:
 
 def condition_to_isl(node: ast.expr) -> str | None:
     """A condition on loop variables in isl's notation; None where it depends on data."""
-    symbols = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "=", ast.NotEq: "!="}
     if isinstance(node, ast.BoolOp):
         parts = [condition_to_isl(value) for value in node.values]
         known = [part for part in parts if part is not None]
@@ -61,8 +59,9 @@ def condition_to_isl(node: ast.expr) -> str | None:
     if isinstance(node, ast.Compare):
         sides = [to_isl(operand) for operand in (node.left, *node.comparators)]
         operands = [side for side in sides if side is not None]
-        if len(operands) < len(sides) or any(type(op) not in symbols for op in node.ops):
+        if len(operands) < len(sides):
             return None
-        pairs = [f"{operands[i]} {symbols[type(op)]} {operands[i + 1]}" for i, op in enumerate(node.ops)]
+        symbols = [COMPARISONS[type(op)].isl or COMPARISONS[type(op)].symbol for op in node.ops]
+        pairs = [f"{left} {symbol} {right}" for symbol, (left, right) in zip(symbols, pairwise(operands), strict=True)]
         return "(" + " and ".join(pairs) + ")"
     return None

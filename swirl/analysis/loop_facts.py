@@ -16,8 +16,8 @@ from swirl.analysis.strides import memory_stride
 from swirl.analysis.trips import trips
 from swirl.ir.affine import affine, coefficients
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import COSTLY
 from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in
+from swirl.ir.operations import COSTLY
 from swirl.ir.paths import Path, loops
 from swirl.ir.trees import nodes
 
@@ -199,7 +199,7 @@ def executions(statement: Statement) -> int:
 def wants_lanes(statement: Statement) -> bool:
     """Whether a statement calls ``exp`` or the like, or a random number: one by one they take as long as many sums."""
     calls = (node.func for node in nodes(statement.node) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Name) and (called.id in COSTLY or called.id == "rand") for called in calls)
+    return any(isinstance(called, ast.Name) and called.id in COSTLY for called in calls)
 
 
 # --- chains of loops ----------------------------------------------------------------------------------------

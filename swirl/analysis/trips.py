@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range, ranges_at
-from swirl.ir.functions import COSTLY
 from swirl.ir.names import scope_at
 from swirl.ir.nest import Loop, Program, expr, kind_of, loop_of, names_in, variable_of
+from swirl.ir.operations import COSTLY
 from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children, name_of
+from swirl.ir.trees import fold, name_of
+from swirl.ir.types import is_float
 
 UNKNOWN_TRIPS = 8
 """Iterations of a loop whose bounds are not known."""
@@ -67,7 +68,7 @@ def most_terms(program: Program) -> int:
             if not isinstance(node, ast.AugAssign) or not isinstance(node.op, (ast.Add, ast.Sub)):
                 continue
             home = scope_at(nest.body, path, program.buffers)[name_of(node.target)]
-            if home.dtype.startswith("float"):
+            if is_float(home.dtype):
                 outermost = len(home.declared) if home.declared is not None else 1
                 most = max(most, _terms(nest.body, path, outermost, names_in(node.target)))
     return most
@@ -149,16 +150,15 @@ def instructions(statement: ast.stmt, ranges: Ranges, lanes: int) -> int | None:
     if isinstance(statement, ast.If):
         branches = [_of_body(body, ranges, lanes) for body in (statement.body, statement.orelse)]
         known = [found for found in branches if found is not None]
-        return _of_expression(statement.test) + max(known) if len(known) == len(branches) else None
+        return fold(statement.test, _issued) + max(known) if len(known) == len(branches) else None
     if isinstance(statement, ast.AugAssign):
-        return 2 + _of_expression(statement.value) + _of_expression(statement.target)
-    return _of_expression(statement)
+        return 2 + fold(statement, _issued)
+    return fold(statement, _issued)
 
 
-def _of_expression(node: ast.AST) -> int:
+def _issued(node: ast.AST, inside: list[int]) -> int:
+    """The instructions of an expression, from those of its operands."""
     if isinstance(node, ast.Subscript):
         return 1
-    own = 1 if isinstance(node, COUNTED) else 0
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in (*COSTLY, "rand"):
-        own = CALL
-    return own + sum(_of_expression(child) for child in children(node))
+    costly = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in COSTLY
+    return (CALL if costly else isinstance(node, COUNTED)) + sum(inside)

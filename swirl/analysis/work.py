@@ -12,16 +12,14 @@ import numpy as np
 from swirl.analysis.enumeration import Domain, Values, evaluate, grid, grouped, image, satisfied, variables
 from swirl.ir.affine import affine
 from swirl.ir.buffers import DTYPES, Buffer
-from swirl.ir.hints import stored_value
 from swirl.ir.item_numbers import whole_batch
-from swirl.ir.names import with_distinct_names
-from swirl.ir.nest import Loop, Nest, Program, local_type, loop_of, subscripts
+from swirl.ir.names import Scope, whole_scope, with_distinct_names
+from swirl.ir.nest import Loop, Nest, Program, loop_of, subscripts
+from swirl.ir.operations import CALLS, OPERATORS
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children
-
-NO_ARITHMETIC = ("float32", "float64", "int32", "bool", "empty", "stream")
-ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+from swirl.ir.trees import condition_of, fold, guarded
+from swirl.ir.types import dtype_of, is_float
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,8 @@ class Leaf:
 def loop_works(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Work]:
     """The work of each loop of a nest, in the order of :func:`swirl.ir.nest.loops`."""
     nest = with_distinct_names(nest)
-    leaves, floats = list(leaves_of(nest)), floats_of(nest, buffers)
-    return [_work(nest, buffers, path, leaves, floats) for path, _ in loops(nest.body)]
+    leaves, scope = list(leaves_of(nest)), whole_scope(nest, buffers)
+    return [_work(nest, buffers, path, leaves, scope) for path, _ in loops(nest.body)]
 
 
 def iterations_touch(nest: Nest, buffers: Mapping[str, Buffer]) -> list[tuple[Touched, ...]]:
@@ -97,24 +95,24 @@ def program_work(program: Program) -> Work:
     leaves: list[Leaf] = []
     for nest in nests:
         inside = list(leaves_of(nest))
-        counted.append(_counted(inside, floats_of(nest, program.buffers)))
+        counted.append(_counted(inside, whole_scope(nest, program.buffers)))
         leaves += inside
     operations, exact = sum(count for count, _ in counted), all(sure for _, sure in counted)
     return Work(1, operations, exact, _touched(leaves, Domain(()), program.buffers))
 
 
-def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path, leaves: Sequence[Leaf], floats: set[str]) -> Work:
+def _work(nest: Nest, buffers: Mapping[str, Buffer], path: Path, leaves: Sequence[Leaf], scope: Scope) -> Work:
     inside = [leaf for leaf in leaves if leaf.path[: len(path)] == path]
     around = _domain(nest, path)
     executions, _ = around.count
-    return Work(executions, *_counted(inside, floats), _touched(inside, around, buffers))
+    return Work(executions, *_counted(inside, scope), _touched(inside, around, buffers))
 
 
-def _counted(leaves: Sequence[Leaf], floats: set[str]) -> tuple[int, bool]:
+def _counted(leaves: Sequence[Leaf], scope: Scope) -> tuple[int, bool]:
     """The operations of statements in all their iterations, and whether their number is exact."""
     operations, exact = 0, True
     for leaf in leaves:
-        each = operations_of(leaf.node, floats)
+        each = operations_of(leaf.node, scope)
         if each:
             count, sure = leaf.domain.count
             operations, exact = operations + each * count, exact and sure
@@ -151,56 +149,28 @@ def _domain(nest: Nest, path: Path) -> Domain:
 
 
 # --- operations ---------------------------------------------------------------------------------------------
-def floats_of(nest: Nest, buffers: Mapping[str, Buffer]) -> set[str]:
-    """The buffers and locals that hold floating-point numbers, in a nest in which a name has one type."""
-    found = {name for name, buffer in buffers.items() if buffer.dtype.startswith("float")}
-    for _, statement in walk(nest.body):
-        if isinstance(statement, ast.AnnAssign) and local_type(statement).dtype.startswith("float"):
-            assert isinstance(statement.target, ast.Name)
-            found.add(statement.target.id)
-    return found
-
-
-def operations_of(node: ast.AST, floats: set[str]) -> int:
+def operations_of(node: ast.AST, scope: Scope) -> int:
     """The floating-point operations of one execution of a statement or an expression, as :class:`Work` counts them."""
-    if isinstance(node, ast.AugAssign):
-        return operations_of(node.value, floats) + (1 if is_float(node.target, floats) else 0)
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return operations_of(stored_value(node.value), floats) if node.value is not None else 0
-    if isinstance(node, ast.Expr):
-        return 0  # a prefetch
-    if isinstance(node, ast.Subscript):
-        return 0  # its subscripts are whole numbers
-    if isinstance(node, ast.IfExp):
-        longer = max(operations_of(node.body, floats), operations_of(node.orelse, floats))
-        return operations_of(node.test, floats) + longer
-    own = 0
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ARITHMETIC):
-        own = 1 if is_float(node, floats) else 0
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in NO_ARITHMETIC:
-        # max(a, b, c) is two comparisons
-        count = max(1, len(node.args) - 1) if node.func.id in ("min", "max") else 1
-        own = count if is_float(node, floats) else 0
-    return own + sum(operations_of(child, floats) for child in children(node))
 
+    def floating(part: ast.expr) -> bool:
+        return is_float(dtype_of(part, scope))
 
-def is_float(node: ast.expr, floats: set[str]) -> bool:
-    """Whether an expression is a floating-point number, where ``floats`` are the names that hold some."""
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, float)
-    if isinstance(node, ast.Name):
-        return node.id in floats
-    if isinstance(node, ast.Subscript):
-        return is_float(node.value, floats)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in ("min", "max", "abs"):
-        return node.func.id not in ("int32", "bool")
-    if isinstance(node, ast.Call):
-        return any(is_float(argument, floats) for argument in node.args)
-    if isinstance(node, ast.IfExp):
-        return is_float(node.body, floats) or is_float(node.orelse, floats)
-    if isinstance(node, (ast.BinOp, ast.UnaryOp)):
-        return any(is_float(c, floats) for c in children(node) if isinstance(c, ast.expr))
-    return False
+    def counted(part: ast.AST, inside: list[int]) -> int:
+        match part:
+            case ast.Expr():
+                return 0  # a prefetch
+            case ast.IfExp():
+                test, *branches = inside
+                return test + max(branches)
+            case ast.AugAssign(target) if floating(target):
+                return sum(inside) + 1
+            case ast.BinOp(_, op, _) if not OPERATORS[type(op)].of_integers and floating(part):
+                return sum(inside) + 1
+            case ast.Call(ast.Name(name), arguments) if name in CALLS and floating(part):
+                return sum(inside) + CALLS[name].operations(len(arguments))
+        return sum(inside)
+
+    return fold(node, counted)
 
 
 # --- bytes --------------------------------------------------------------------------------------------------
@@ -222,19 +192,17 @@ class _Reference:
 
 
 def _evaluated(node: ast.AST, domain: Domain) -> Iterator[tuple[ast.Subscript, Domain]]:
-    """The references in a statement, and for which iterations they are evaluated: in a select, for those that the test
-    chooses, where it does not depend on data (lanes load both values then)."""
-    if isinstance(node, ast.IfExp) and not Domain(domain.loops, (node.test,)).on_data:
-        yield from _evaluated(node.test, domain)
-        for branch, test in ((node.body, node.test), (node.orelse, ast.UnaryOp(ast.Not(), node.test))):
-            chosen = Domain(domain.loops, (*domain.conditions, test))
-            if chosen.count != (0, True):
-                yield from _evaluated(branch, chosen)
-        return
+    """The references in a statement, and for which iterations they are evaluated: for those that a select, or the
+    like, chooses, where that does not depend on data (lanes load all values then)."""
     if isinstance(node, ast.Subscript):
         yield node, domain
-    for child in children(node):
-        yield from _evaluated(child, domain)
+    for part, guards in guarded(node):
+        chosen, conditions = domain, tuple(map(condition_of, guards))
+        if guards and not Domain(domain.loops, conditions).on_data:
+            chosen = Domain(domain.loops, (*domain.conditions, *conditions))
+            if chosen.count == (0, True):
+                continue
+        yield from _evaluated(part, chosen)
 
 
 def _touched(leaves: list[Leaf], around: Domain, buffers: Mapping[str, Buffer]) -> tuple[Touched, ...]:

@@ -13,8 +13,8 @@ from swirl.codegen.storage import Storage
 from swirl.errors import LatteError
 from swirl.ir.affine import affine, bounds, simplify
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import subscripts
+from swirl.ir.operations import CALLS, COMPARISONS, LIBRARY
 from swirl.ir.printing import unparse
 from swirl.ir.spelling import in_ascii
 from swirl.ir.trees import names_in
@@ -29,18 +29,19 @@ _RESERVED_WORDS = """
     not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short
     signed sizeof static static_assert static_cast struct switch template this thread_local throw true
     try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-    linux unix math_errhandling main std buffers fabs fabsf
-    maximum minimum power floor_divide floor_modulo random_uniform absolute negate
+    linux unix math_errhandling main std buffers
+    power floor_divide floor_modulo random_uniform negate
     first_lanes lane_numbers lane shift_lanes load_bool store_bool gather scatter gather_bool
     scatter_bool load_strided store_strided store_first interleaved load_turned stream_lanes philox in_order load_again
     truncated wrapped_sum wrapped_difference wrapped_product plain_sum plain_difference
 """
+FROM_CMATH = frozenset({name + end for name in LIBRARY.values() for end in ("", "f")} | {"INFINITY", "NAN"})
+"""What generated code needs ``<cmath>`` for."""
 _RESERVED = frozenset(
     {
         *_RESERVED_WORDS.split(),
-        *FUNCTIONS,
-        *(f"{name}f" for name in FUNCTIONS),
-        *(known.vector_helper for known in FUNCTIONS.values() if known.vector_helper),
+        *FROM_CMATH,
+        *(known.helper for known in CALLS.values() if known.helper),
     }
 )
 _OF_HEADERS = re.compile("_mm|__|_ZGV|_kn|_CMP|M_|[A-Z][A-Z0-9_]{2}")
@@ -203,7 +204,7 @@ class Context:
             right = affine(node.comparators[0], self.ranges, fix=True)
             if left is not None and right is not None:
                 difference = bounds(left.add(right, -1), self.ranges)
-                return None if difference is None else _decide(node.ops[0], *difference)
+                return None if difference is None else COMPARISONS[type(node.ops[0])].decided(*difference)
         return None
 
     def undecided(self, node: ast.BoolOp) -> list[ast.expr]:
@@ -217,17 +218,3 @@ class Context:
         """Whether an expression is of loop variables and constants alone."""
         names = names_in(node) - {"min", "max"}
         return names <= set(self.ranges)
-
-
-def _decide(operator: ast.cmpop, low: int, high: int) -> bool | None:
-    """``difference operator 0`` for a difference between ``low`` and ``high``."""
-    facts: dict[type[ast.cmpop], tuple[bool, bool]] = {  # (surely true, surely false)
-        ast.Lt: (high < 0, low >= 0),
-        ast.LtE: (high <= 0, low > 0),
-        ast.Gt: (low > 0, high <= 0),
-        ast.GtE: (low >= 0, high < 0),
-        ast.Eq: (low == high == 0, low > 0 or high < 0),
-        ast.NotEq: (low > 0 or high < 0, low == high == 0),
-    }
-    sure, never = facts.get(type(operator), (False, False))
-    return True if sure else False if never else None

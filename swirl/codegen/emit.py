@@ -16,21 +16,20 @@ from swirl.analysis.trips import shared_work
 from swirl.build.translation_unit import IF_CONVERTIBLE, STORES_IN_ONE_PLACE, TranslationUnit
 from swirl.codegen.avx2 import Avx2
 from swirl.codegen.avx512 import Avx512
-from swirl.codegen.context import C_TYPES, Context, Unsupported
+from swirl.codegen.context import C_TYPES, FROM_CMATH, Context, Unsupported
 from swirl.codegen.ctree_compat import print_nodes
 from swirl.codegen.lanes import PlainLanes
 from swirl.codegen.parallel import WorkSharing
 from swirl.codegen.physical import physical
-from swirl.codegen.scalar import FROM_CMATH
 from swirl.codegen.single_lanes import without_single_lanes
 from swirl.codegen.storage import decide, stores_in_one_place, touches_conditionally
 from swirl.codegen.to_c import Statements, VectorLoops
 from swirl.codegen.vector import RegisterLanes
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import prefetch_of
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program, references
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.paths import walk
 from swirl.ir.spelling import in_ascii
 from swirl.ir.types import explicit

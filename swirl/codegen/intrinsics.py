@@ -5,16 +5,16 @@ Every method takes and returns C++ expressions. float32 and int32 values are reg
 
 from __future__ import annotations
 
+import ast
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
 from swirl.codegen.context import Unsupported
 from swirl.codegen.ctree_compat import Expression, FunctionCall, NamedCast, binary, call, constant
 from swirl.codegen.values import Value
-from swirl.ir.functions import FUNCTIONS
+from swirl.ir.operations import CALLS, OPERATORS, Operator
 
 SUFFIXES = {"float32": "ps", "int32": "epi32"}
-_ARITHMETIC = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 
 
 class Instructions(ABC):
@@ -47,19 +47,19 @@ class Instructions(ABC):
         """The lanes' own numbers, counted from ``first``."""
         return call("lane_numbers", constant(first, "int32"))
 
-    def binary(self, operator: str, left: Expression, right: Expression, dtype: str) -> Expression:
-        if operator == "*" and dtype == "int32":
+    def binary(self, operator: Operator, left: Expression, right: Expression, dtype: str) -> Expression:
+        if operator is OPERATORS[ast.Mult] and dtype == "int32":
             return self.op("mullo", dtype, left, right)
-        return self.op(_ARITHMETIC[operator], dtype, left, right)
+        return self.op(operator.instruction, dtype, left, right)
 
-    def floored(self, operator: str, left: Expression, right: Value, broadcast: Expression) -> Expression:
+    def floored(self, operator: Operator, left: Expression, right: Value, broadcast: Expression) -> Expression:
         """``//`` and ``%``; shifts and masks where the right side is a literal power of two."""
         number = right.literal
         if isinstance(number, int) and number > 0 and number & (number - 1) == 0:
-            if operator == "//":
+            if operator is OPERATORS[ast.FloorDiv]:
                 return self.op("srai", "int32", left, constant(number.bit_length() - 1, "int32"))
             return self.bitwise("and", left, self.broadcast(constant(number - 1, "int32"), "int32"))
-        return call("floor_divide" if operator == "//" else "floor_modulo", left, broadcast)
+        return call(operator.helper, left, broadcast)
 
     @abstractmethod
     def bitwise(self, name: str, left: Expression, right: Expression) -> Expression:
@@ -74,15 +74,15 @@ class Instructions(ABC):
         ``left > right ? left : right``, and a NaN on the right passes."""
         if dtype == "int32" or plain:
             return self.op(name, dtype, left, right)
-        return call("maximum" if name == "max" else "minimum", left, right)
+        return call(CALLS[name].helper, left, right)
 
     def function(self, name: str, args: list[Expression]) -> Expression:
         """A call of the closed table on float32 registers: an instruction, a helper function, or libmvec's, which by
         glibc's manual are within 4 ULP of the exact result."""
-        helper = "absolute" if name == "abs" else FUNCTIONS[name].vector_helper
-        if helper is not None:
-            return call(helper, *args)
-        if FUNCTIONS[name].correctly_rounded:
+        known = CALLS[name]
+        if known.helper:
+            return call(known.helper, *args)
+        if known.correctly_rounded:
             return self.op(name, "float32", *args)
         return call(f"_ZGV{self.vector_library}{'v' * len(args)}_{name}f", *args)
 

@@ -10,11 +10,11 @@ from swirl.codegen.ctree_compat import Expression, TernaryOp, call, symbol
 from swirl.codegen.intrinsics import Instructions
 from swirl.codegen.memory import LaneIndices, LaneMemory
 from swirl.codegen.to_c import Statements
-from swirl.codegen.values import COMPARISONS, OPERATORS, Value, as_float, converted, joint_type, small_power
-from swirl.ir.functions import FUNCTIONS
+from swirl.codegen.values import Value, as_float, converted, joint_type, small_power
 from swirl.ir.nest import references
+from swirl.ir.operations import COMPARISONS, LIBRARY, OPERATORS
 from swirl.ir.trees import names_in, nodes
-from swirl.ir.types import CASTS
+from swirl.ir.types import CASTS, WEAK_FLOAT
 
 
 class LaneValues(LaneIndices):
@@ -104,13 +104,13 @@ class LaneValues(LaneIndices):
         if operator is None:
             raise Unsupported("the grammar has no such operator", node)
         left, right = self.value(node.left, chunk, mask), self.value(node.right, chunk, mask)
-        if operator == "/":
+        if operator.least == WEAK_FLOAT:
             left, right = self.floating(left), self.floating(right)
         dtype = self.joint(left, right)
         dtype = "int32" if dtype == "bool" else dtype
-        if operator in ("//", "%"):
+        if operator.of_integers:
             if dtype != "int32":
-                raise Unsupported(f"{operator} is for integers", node, "divide and call floor")
+                raise Unsupported(f"{operator.symbol} is for integers", node, "divide and call floor")
             divisor = self.register(right, dtype)
             return self.of(self.instructions.floored(operator, self.register(left, dtype), right, divisor), dtype)
         sides = self.register(left, dtype), self.register(right, dtype)
@@ -165,7 +165,7 @@ class LaneValues(LaneIndices):
             dtype = self.joint(left, right)
             dtype = "int32" if dtype == "bool" else dtype
             sides = self.register(left, dtype), self.register(right, dtype)
-            result = self.both(result, self.instructions.compare(COMPARISONS[type(op)], *sides, dtype))
+            result = self.both(result, self.instructions.compare(COMPARISONS[type(op)].symbol, *sides, dtype))
             left = right
         assert result is not None
         return self.of(result, "bool")
@@ -211,7 +211,7 @@ class LaneValues(LaneIndices):
             return self.random(node, args)
         if name == "abs" and args[0].dtype == "int32":
             return self.of(self.instructions.function(name, [self.register(args[0], "int32")]), "int32")
-        if name in FUNCTIONS or name == "abs":
+        if name in LIBRARY:
             registers = [self.register(self.floating(arg), self.floating(arg).dtype) for arg in args]
             if (product := small_power(name, args)) is not None:
                 return self.of(call(product, registers[0]), "float32")

@@ -14,6 +14,7 @@ from swirl.codegen.to_c import Statements, subscripts_fit
 from swirl.ir.addresses import element_address
 from swirl.ir.affine import Affine, affine
 from swirl.ir.nest import reference, subscripts
+from swirl.ir.operations import OPERATORS
 from swirl.ir.printing import unparse
 
 
@@ -160,7 +161,8 @@ class LaneMemory:
                 part = self.scaled(
                     self.instructions.lane_numbers(chunk * self.instructions.width), coefficient * stride
                 )
-            distance = part if distance is None else self.instructions.binary("+", distance, part, "int32")
+            plus = OPERATORS[ast.Add]
+            distance = part if distance is None else self.instructions.binary(plus, distance, part, "int32")
         assert distance is not None
         return self.pointer(node, base, 0), distance
 
@@ -168,7 +170,7 @@ class LaneMemory:
         if factor == 1:
             return register
         factors = self.instructions.broadcast(constant(factor, "int32"), "int32")
-        return self.instructions.binary("*", register, factors, "int32")
+        return self.instructions.binary(OPERATORS[ast.Mult], register, factors, "int32")
 
 
 class LaneIndices:

@@ -20,8 +20,6 @@ from swirl.codegen.ctree_compat import (
     symbol,
 )
 from swirl.codegen.values import (
-    COMPARISONS,
-    OPERATORS,
     Value,
     as_float,
     converted,
@@ -31,16 +29,10 @@ from swirl.codegen.values import (
     small_power,
 )
 from swirl.ir.affine import Affine, affine, bounds
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import names_in, subscripts
+from swirl.ir.operations import CALLS, COMPARISONS, LIBRARY, OPERATORS, Operator
 from swirl.ir.printing import unparse
-from swirl.ir.types import CASTS
-
-_BESIDE_ZERO = {"+": "plain_sum", "-": "plain_difference"}
-_WRAPPED = {"+": "wrapped_sum", "-": "wrapped_difference", "*": "wrapped_product"}
-_LIBRARY = {**{name: name for name in FUNCTIONS}, "abs": "fabs"}
-FROM_CMATH = frozenset({name + end for name in _LIBRARY.values() for end in ("", "f")} | {"INFINITY", "NAN"})
-"""What generated code needs ``<cmath>`` for."""
+from swirl.ir.types import CASTS, WEAK_FLOAT
 
 
 class ScalarExpressions:
@@ -158,33 +150,33 @@ class ScalarExpressions:
         operator = OPERATORS.get(type(node.op))
         if operator is None:
             raise Unsupported("the grammar has no such operator", node)
-        if operator == "/":
+        if operator.least == WEAK_FLOAT:
             left, right = (as_float(side) for side in (left, right))
         dtype = joint_type(left, right)
         dtype = "int32" if dtype == "bool" else dtype
-        if operator in ("//", "%"):
+        if operator.of_integers:
             return Value(self._floored(node, operator, left, right, dtype), dtype)
         sides = converted(left, dtype), converted(right, dtype)
         if dtype == "int32" and not self.fits(node):
-            return Value(call(_WRAPPED[operator], *sides), dtype)
-        if operator in _BESIDE_ZERO and dtype != "int32" and 0 in (left.literal, right.literal):
-            return Value(call(_BESIDE_ZERO[operator], *sides), dtype)
-        return Value(binary(operator, *sides), dtype)
+            return Value(call(operator.helper, *sides), dtype)
+        if operator.beside_zero and dtype != "int32" and 0 in (left.literal, right.literal):
+            return Value(call(operator.beside_zero, *sides), dtype)
+        return Value(binary(operator.symbol, *sides), dtype)
 
     def fits(self, node: ast.expr) -> bool:
         """Whether integer arithmetic surely stays within 32 bits; if not, it wraps, which ``+`` in C++ does not."""
         limits = self.context.limits(node)
         return limits is not None and limits[0] >= -(2**31) and limits[1] < 2**31
 
-    def _floored(self, node: ast.BinOp, operator: str, left: Value, right: Value, dtype: str) -> Expression:
+    def _floored(self, node: ast.BinOp, operator: Operator, left: Value, right: Value, dtype: str) -> Expression:
         if dtype != "int32":
-            raise Unsupported(f"{operator} is for integers", node, "divide and call floor")
+            raise Unsupported(f"{operator.symbol} is for integers", node, "divide and call floor")
         sides = converted(left, dtype), converted(right, dtype)
         limits = self.context.limits(node.left)
         positive = limits is not None and limits[0] >= 0 and self.fits(node.left)  # what wraps is negative
         if positive and isinstance(right.literal, int) and right.literal > 0:
-            return binary("/" if operator == "//" else "%", *sides)
-        return call("floor_divide" if operator == "//" else "floor_modulo", *sides)
+            return binary(operator.symbol[-1], *sides)
+        return call(operator.helper, *sides)
 
     def unary(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
@@ -198,7 +190,7 @@ class ScalarExpressions:
             return literal_value(-value.literal)
         dtype = "int32" if value.dtype == "bool" else value.dtype
         if dtype == "int32" and not self.fits(node):
-            return Value(call(_WRAPPED["-"], constant(0, dtype), converted(value, dtype)), dtype)
+            return Value(call(OPERATORS[ast.Sub].helper, constant(0, dtype), converted(value, dtype)), dtype)
         return Value(UnaryOp(Op.SubUnary(), converted(value, dtype)), dtype)
 
     def comparison(self, node: ast.Compare) -> Value:
@@ -209,7 +201,7 @@ class ScalarExpressions:
         for op, right in zip(node.ops, others, strict=True):
             sides = self.value(left), self.value(right)
             dtype = joint_type(*sides)
-            parts.append(binary(COMPARISONS[type(op)], *(converted(side, dtype) for side in sides)))
+            parts.append(binary(COMPARISONS[type(op)].symbol, *(converted(side, dtype) for side in sides)))
             left = right
         return Value(_joined("&&", parts), "bool")
 
@@ -241,12 +233,12 @@ class ScalarExpressions:
             return Value(call("random_uniform", *words), "float32")
         if name == "abs" and args[0].dtype == "int32":
             return Value(call("absolute", converted(args[0], "int32")), "int32")
-        if name not in _LIBRARY:
+        if name not in LIBRARY:
             raise Unsupported(f"there is no call {name}", node)
         dtype = "float64" if any(a.dtype == "float64" and a.literal is None for a in args) else "float32"
         if (product := small_power(name, args)) is not None:
             return Value(call(product, converted(args[0], dtype)), dtype)
-        function = _LIBRARY[name] + ("f" if dtype == "float32" else "")
+        function = LIBRARY[name] + ("f" if dtype == "float32" else "")
         return Value(call(function, *(converted(arg, dtype) for arg in args)), dtype)
 
     def extremum(self, name: str, args: list[Value]) -> Value:
@@ -255,7 +247,7 @@ class ScalarExpressions:
         for other in args[1:]:
             dtype = joint_type(result, other)
             sides = converted(result, dtype), converted(other, dtype)
-            result = Value(call("maximum" if name == "max" else "minimum", *sides), dtype)
+            result = Value(call(CALLS[name].helper, *sides), dtype)
         return result
 
 

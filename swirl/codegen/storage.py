@@ -18,7 +18,7 @@ from swirl.ir.names import INDEX_CALLS, stored_in
 from swirl.ir.nest import Loop, Program, kind_of, local_type, loop_of, names_in, references, subscripts
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of, nodes, statements_in
+from swirl.ir.trees import guarded, name_of, nodes, statements_in
 
 # Past this many variables a compiler's register allocation takes minutes, and spills everything anyway.
 MOST_VARIABLES = 1024
@@ -134,11 +134,5 @@ def _conditional(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.If):
         parts += [*statement.body, *statement.orelse]
     if not isinstance(statement, ast.For):
-        for node in nodes(statement):
-            if isinstance(node, ast.IfExp):
-                parts += [node.body, node.orelse]
-            elif isinstance(node, ast.BoolOp):
-                parts += node.values[1:]
-            elif isinstance(node, ast.Compare):
-                parts += node.comparators[1:]
+        parts += [part for node in nodes(statement) for part, guards in guarded(node) if guards]
     return any(isinstance(node, ast.Subscript) for part in parts for node in nodes(part))

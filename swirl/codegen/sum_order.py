@@ -11,6 +11,7 @@ from swirl.ir.affine import Affine, Ranges, affine
 from swirl.ir.nest import kind_of, loop_of, names_in, subscripts, substitute, variable_of
 from swirl.ir.printing import unparse
 from swirl.ir.trees import children, declared_in, name_of
+from swirl.ir.types import is_float
 
 UNROLLED = 16  # iterations, and
 COPIES = 512  # up to this many copies of a statement, g++ may unroll loops before it vectorises the one around
@@ -34,7 +35,7 @@ def adds_in_order(node: ast.For, context: Context) -> bool:
         return False  # one iteration
     outer = {target for s in _one_lane(node.body) if (target := _target(s)) and name_of(target) not in declared}
     # Copies only add names to subscripts, and only floating-point sums depend on their order.
-    if not any(context.dtype_of(name_of(t)).startswith("float") and var not in names_in(t) for t in outer):
+    if not any(is_float(context.dtype_of(name_of(t))) and var not in names_in(t) for t in outer):
         return False
     elements = _Elements(context.ranges)
     copies = list(_copies(node.body, elements, {}, 1))

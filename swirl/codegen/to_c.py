@@ -34,7 +34,7 @@ from swirl.codegen.ctree_compat import (
 )
 from swirl.codegen.scalar import ScalarExpressions
 from swirl.codegen.sum_order import adds_in_order
-from swirl.codegen.values import OPERATORS, converted
+from swirl.codegen.values import converted
 from swirl.ir.affine import loop_range
 from swirl.ir.buffers import DTYPES
 from swirl.ir.hints import Prefetch, prefetch_of, stored_value
@@ -48,7 +48,7 @@ MOST_COPIES = 16  # statements of a body that g++ may make by unrolling a loop o
 SUMS_AT_ONCE = 4  # iterations that g++ writes out of a loop that adds copies to sums in registers
 
 _LOCALITY = {0: 0, 1: 3, 2: 2, 3: 1}  # level of the cache → what __builtin_prefetch calls it
-_AUGMENTED = {"+": Op.Add, "-": Op.Sub, "*": Op.Mul, "/": Op.Div}
+_AUGMENTED = {ast.Add: Op.Add, ast.Sub: Op.Sub, ast.Mult: Op.Mul, ast.Div: Op.Div}
 
 
 class VectorLoops(Protocol):
@@ -240,14 +240,12 @@ class Statements:
         return Assign(place.node, converted(self.expressions.value(stored_value(value)), place.dtype))
 
     def augmented(self, node: ast.AugAssign) -> Node:
-        operator = OPERATORS.get(type(node.op))
+        operator = _AUGMENTED.get(type(node.op))
         place, value = self.expressions.value(node.target), self.expressions.value(node.value)
-        plain = operator in _AUGMENTED
-        if not plain or place.dtype in ("bool", "int32"):  # whose sums wrap
+        if operator is None or place.dtype in ("bool", "int32"):  # whose sums wrap
             return self.assignment(node.target, ast.BinOp(node.target, node.op, node.value))
-        assert operator is not None
         dtype = max(place.dtype, value.dtype) if value.is_float and value.literal is None else place.dtype
-        return AugAssign(place.node, _AUGMENTED[operator](), converted(value, dtype))
+        return AugAssign(place.node, operator(), converted(value, dtype))
 
     def prefetch(self, found: Prefetch) -> Node:
         """The address counted from the array's start, not a reference, as it may be outside."""

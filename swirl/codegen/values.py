@@ -10,27 +10,7 @@ from dataclasses import dataclass
 
 from swirl.codegen.context import C_TYPES, Unsupported
 from swirl.codegen.ctree_compat import Expression, NamedCast, binary, call, constant
-from swirl.ir.types import as_int32, folded_operation, joint
-
-OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-}
-
-COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
-
-MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+from swirl.ir.types import as_int32, folded_operation, is_float, joint
 
 
 @dataclass(frozen=True)
@@ -51,7 +31,7 @@ class Value:
 
     @property
     def is_float(self) -> bool:
-        return self.dtype.startswith("float")
+        return is_float(self.dtype)
 
 
 def literal_value(number: float | int | bool) -> Value:

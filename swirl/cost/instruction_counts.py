@@ -16,31 +16,18 @@ from math import prod
 from swirl.analysis.enumeration import Domain
 from swirl.analysis.loop_facts import NEAR
 from swirl.analysis.strides import memory_stride
-from swirl.analysis.work import NO_ARITHMETIC, Leaf, floats_of, is_float, leaves_of, operations_of
+from swirl.analysis.work import Leaf, leaves_of, operations_of
 from swirl.ir.affine import ranges_at
 from swirl.ir.buffers import Buffer
-from swirl.ir.names import stored_in
+from swirl.ir.names import Scope, stored_in, whole_scope
 from swirl.ir.nest import Loop, Nest, loop_of, names_in, subscripts
+from swirl.ir.operations import CALLS, OPERATORS
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children, declared_in, name_of, nodes
-from swirl.ir.types import has_doubles
+from swirl.ir.trees import declared_in, fold, name_of, nodes
+from swirl.ir.types import dtype_of, has_doubles, is_float
 from swirl.target.targets import Target
 
-ISSUE_SLOTS: Mapping[str, int] = {
-    "sqrt": 10,
-    "exp": 11,
-    "expm1": 13,
-    "tanh": 14,
-    "erf": 16,
-    "floor": 1,
-    "max": 1,
-    "min": 1,
-    "abs": 1,
-}
-"""Multiply-adds that could be issued in the time of a function of a whole vector, as measured on Zen 5."""
-DIVISION_SLOTS, OTHER_SLOTS = 10, 20
-"""The same of a division, and of any other function: a call of libmvec."""
 STORED_AND_LOADED = 3
 """Times of an addition that the next one to the same element of memory waits for it: it is stored and loaded again."""
 
@@ -90,7 +77,7 @@ def count_instructions(nest: Nest, buffers: Mapping[str, Buffer], lanes: int, re
         lanes: elements of a vector.
         registers: of vectors.
     """
-    floats = floats_of(nest, buffers)
+    scope = whole_scope(nest, buffers)
     multiply_adds = stores = gathered = 0
     sums: dict[Path, _SumsOfLoop] = {}
     running: dict[Path, int] = {}
@@ -99,8 +86,8 @@ def count_instructions(nest: Nest, buffers: Mapping[str, Buffer], lanes: int, re
     gathers: dict[_LoadKey, int] = {}
     for leaf in leaves_of(nest):
         statement = _StatementInLoops(nest, buffers, leaf, lanes)
-        multiply_adds += _issue_slots(leaf.node, floats) * statement.executions
-        computed_lanes = statement.add_lanes(computed_lanes, operations_of(leaf.node, floats))
+        multiply_adds += _issue_slots(leaf.node, scope) * statement.executions
+        computed_lanes = statement.add_lanes(computed_lanes, operations_of(leaf.node, scope))
         running |= statement.running_iterations()
         if (found := statement.sum_of_loop()) is not None:
             path, own = found
@@ -159,33 +146,37 @@ class _SumsOfLoop:
         return 2 * self.iterations * max(0, self.registers + 1 - registers)
 
 
-def _issue_slots(node: ast.AST, floats: set[str]) -> int:
+def _issue_slots(node: ast.AST, scope: Scope) -> int:
     """The multiply-adds that could be issued in the time of a statement's arithmetic."""
-    inside = sum(_issue_slots(child, floats) for child in children(node))
-    match node:
-        case ast.Subscript() | ast.Expr():
-            return 0  # addresses are computed meanwhile; a prefetch is not arithmetic
-        case ast.AugAssign(target, op, value) if is_float(target, floats):
-            return inside + _operation_slots(op, [value])
-        case ast.BinOp(left, op, right) if is_float(node, floats):
-            return inside + _operation_slots(op, [left, right])
-        case ast.Call(ast.Name(name), arguments) if name not in NO_ARITHMETIC:
-            return inside + ISSUE_SLOTS.get(name, OTHER_SLOTS) * max(1, len(arguments) - 1)
-        case ast.Compare(left, _, others) if any(is_float(side, floats) for side in (left, *others)):
-            return inside + 1
-        case ast.IfExp() if is_float(node, floats):
-            return inside + 1
-    return inside
+
+    def floating(*parts: ast.expr) -> bool:
+        return any(is_float(dtype_of(part, scope)) for part in parts)
+
+    def issued(part: ast.AST, inside: list[int]) -> int:
+        match part:
+            case ast.Expr():
+                return 0  # a prefetch is not arithmetic
+            case ast.AugAssign(target, op, value) if floating(target):
+                return sum(inside) + _operation_slots(op, [value])
+            case ast.BinOp(left, op, right) if floating(part):
+                return sum(inside) + _operation_slots(op, [left, right])
+            case ast.Call(ast.Name(name), arguments) if name in CALLS:
+                return sum(inside) + CALLS[name].slots * CALLS[name].operations(len(arguments))
+            case ast.Compare(left, _, others) if floating(left, *others):
+                return sum(inside) + 1
+            case ast.IfExp() if floating(part):
+                return sum(inside) + 1
+        return sum(inside)
+
+    return fold(node, issued)
 
 
 def _operation_slots(op: ast.operator, operands: Sequence[ast.expr]) -> int:
     """An operation whose operands have been counted: a sum with a product is one multiply-add with it."""
-    if isinstance(op, ast.Div):
-        return DIVISION_SLOTS
     joined = isinstance(op, (ast.Add, ast.Sub)) and any(
         isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult) for each in operands
     )
-    return 0 if joined else 1
+    return 0 if joined else OPERATORS[type(op)].slots
 
 
 def _memory_accesses(node: ast.AST, buffers: Mapping[str, Buffer]) -> Iterator[tuple[ast.Subscript, str]]:

@@ -91,53 +91,15 @@ def min(first: Any, *others: Any) -> Any:
     return first
 
 
-def sqrt(x: Any) -> Any:
-    return np.sqrt(_floating(x))
+def _function(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """On floats."""
+    return lambda *args: compute(*map(_floating, args))
 
 
-def exp(x: Any) -> Any:
-    return np.exp(_floating(x))
-
-
-def expm1(x: Any) -> Any:
-    return np.expm1(_floating(x))
-
-
-def log(x: Any) -> Any:
-    return np.log(_floating(x))
-
-
-def log1p(x: Any) -> Any:
-    return np.log1p(_floating(x))
-
-
-def tanh(x: Any) -> Any:
-    return np.tanh(_floating(x))
-
-
-def erf(x: Any) -> Any:
-    x = _floating(x)
-    return type(x)(math.erf(x))
-
-
-def sin(x: Any) -> Any:
-    return np.sin(_floating(x))
-
-
-def cos(x: Any) -> Any:
-    return np.cos(_floating(x))
-
-
-def abs(x: Any) -> Any:
-    return np.abs(x)
-
-
-def floor(x: Any) -> Any:
-    return np.floor(_floating(x))
-
-
-def pow(x: Any, y: Any) -> Any:
-    return np.power(_floating(x), _floating(y))
+abs = np.abs
+sqrt, exp, expm1, log, log1p, tanh = map(_function, (np.sqrt, np.exp, np.expm1, np.log, np.log1p, np.tanh))
+sin, cos, atan, floor, pow = map(_function, (np.sin, np.cos, np.arctan, np.floor, np.power))
+erf = _function(lambda x: type(x)(math.erf(x)))
 
 
 def rand(seed: int, step: int, stream: int, index: int) -> Any:

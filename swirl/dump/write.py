@@ -13,13 +13,13 @@ from swirl.codegen.emit import KernelSource
 from swirl.dump import standalone
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.item_numbers import capacity, value_of
 from swirl.ir.nest import Nest, Program, fresh, local_type, loop_of, references, subscripts
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.paths import loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, nodes
-from swirl.ir.types import explicit
+from swirl.ir.types import explicit, is_float
 from swirl.schedule.pipeline import Stage
 
 POSITIVE = tuple(name for name, function in FUNCTIONS.items() if function.positive)
@@ -93,8 +93,9 @@ def stage_text(
         values: see :func:`contents`.
     """
     program = explicit(program)
-    definitions = inspect.getsource(standalone)
-    definitions = definitions[definitions.index("# --- loops and calls") :]
+    source = inspect.getsource(standalone)
+    imports = source[source.index("from __future__") : source.index("# A dumped file")]
+    definitions = source[source.index("# --- loops and calls") :]
     table = "".join(_entry(name, buffer, physical, values) for name, buffer in buffers.items())
     labels: list[str] = []
     for nest in program.nests:
@@ -102,28 +103,18 @@ def stage_text(
     nests = "\n\n\n".join(_explicit(nest, label) for nest, label in zip(program.nests, labels, strict=True))
     title = title.replace("\\", "\\\\").replace('"', "'")
     return (
-        f'"""{title}\n\n{_USAGE}"""\n\n{_IMPORTS}\n'
+        f'"""{title}\n\n{_USAGE}"""\n\n{imports}'
         f"BUFFERS = {{\n{table}}}\n\n\n{nests}\n\n\nNESTS = [{', '.join(labels)}]\n\n\n{definitions}"
     )
 
 
-_IMPORTS = """from __future__ import annotations
-
-import argparse
-import sys
-import zlib
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-"""
 _USAGE = """Runs with NumPy alone. --seed N makes other arrays, --save and --load keep and take them (.npz, by
 storage name); --compile and --check need swirl. `latte compare` runs two stages on the same arrays.
 """
 
 
 def _entry(name: str, buffer: Buffer, physical: bool, values: Mapping[str, Contents]) -> str:
-    default = "normal" if buffer.dtype.startswith("float") else 2
+    default = "normal" if is_float(buffer.dtype) else 2
     layout = buffer.layout
     fields = {
         "storage": buffer.name,

@@ -10,20 +10,8 @@ from typing import Any
 import numpy as np
 
 from swirl.errors import LatteError
-from swirl.ir.functions import FUNCTIONS
-from swirl.ir.types import as_int32
-
-
-def _maximum(first: Any, *others: Any) -> Any:
-    for other in others:
-        first = first if first > other or first != first else other
-    return first
-
-
-def _minimum(first: Any, *others: Any) -> Any:
-    for other in others:
-        first = first if first < other or first != first else other
-    return first
+from swirl.ir.operations import CALLS
+from swirl.ir.types import as_int32, is_float
 
 
 def philox(seed: int, step: int, stream: int, index: int) -> int:
@@ -46,9 +34,9 @@ def philox(seed: int, step: int, stream: int, index: int) -> int:
 
 def _floating(double: bool) -> dict[str, Callable[..., Any]]:
     """The calls on NumPy's numbers, each in the type of its arguments."""
-    table: dict[str, Callable[..., Any]] = {name: function.floating for name, function in FUNCTIONS.items()}
+    table = {name: known.floating for name, known in CALLS.items() if known.floating is not None}
     dtype = np.float64 if double else np.float32
-    return table | {"abs": np.abs, "rand": lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)}
+    return table | {"rand": lambda *args: dtype((philox(*args) >> 8) * 2.0**-24)}
 
 
 def _truncated(value: Any) -> Any:
@@ -97,13 +85,8 @@ def _divided(left: Any, right: Any) -> Any:
 
 def _rational() -> dict[str, Callable[..., Any]]:
     """Exact arithmetic, with stand-ins for the functions that leave the rational numbers."""
-    table: dict[str, Callable[..., Any]] = {
-        **{name: function.rational for name, function in FUNCTIONS.items()},
-        "abs": abs,
-        "min": _minimum,
-        "max": _maximum,
-        "rand": lambda *args: Fraction(philox(*args) >> 8, 2**24),
-    }
+    table = {name: known.rational for name, known in CALLS.items() if known.rational is not None}
+    table |= {"rand": lambda *args: Fraction(philox(*args) >> 8, 2**24)}
     return {name: _where_defined(function) for name, function in table.items()} | {"rational_quotient": _divided}
 
 
@@ -151,7 +134,7 @@ def calls(arithmetic: str) -> dict[str, Any]:
 
     empties = {f"empty_{name}": maker(*how) for name, how in empty.items()}
     hints = {"stream": lambda x: x, "prefetch": lambda *_: None}
-    return {"min": _minimum, "max": _maximum, **special, **casts, **empties, **hints}
+    return {**special, **casts, **empties, **hints}
 
 
 class Literals:
@@ -174,7 +157,7 @@ class Literals:
         return ast.Name(name, ast.Load())
 
     def _number(self, value: Any, dtype: str) -> Any:
-        if not self.rational or not dtype.startswith("float"):
+        if not self.rational or not is_float(dtype):
             return self.casts[dtype](value)
         if value in (float("inf"), float("-inf")):
             return _INFINITY if value > 0 else -_INFINITY

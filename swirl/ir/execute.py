@@ -23,7 +23,7 @@ from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type, loop_of, names_in
 from swirl.ir.trees import Transformer, as_value, declared_in, located
-from swirl.ir.types import Conversions
+from swirl.ir.types import Conversions, is_float
 
 Element = tuple[str, Any]
 """An array's name, and one index or several."""
@@ -325,11 +325,11 @@ def random_arrays(program: Program, seed: int = 0, arithmetic: str = "typed") ->
     Fractions where they may meet integers of NumPy, which overflow."""
     generator = np.random.default_rng(seed)
     touched = {name for nest in program.nests for name in names_in(nest.function) if name in program.buffers}
-    floats = all(program.buffers[name].dtype.startswith("float") for name in touched)
+    floats = all(is_float(program.buffers[name].dtype) for name in touched)
     result = {}
     for name in sorted(touched):
         buffer = program.buffers[name]
-        if arithmetic == "rational" and buffer.dtype.startswith("float"):
+        if arithmetic == "rational" and is_float(buffer.dtype):
             values = generator.integers(-30, 31, buffer.shape)
             result[name] = values.astype(object) if floats else np.vectorize(Fraction, otypes=[object])(values, 7)
         else:

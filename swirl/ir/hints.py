@@ -6,7 +6,8 @@ import ast
 import keyword
 from dataclasses import dataclass
 
-from swirl.ir.nest import CALLS, LOOP_KINDS, constant
+from swirl.ir.nest import LOOP_KINDS, constant
+from swirl.ir.operations import CALLS
 from swirl.ir.spelling import normalised
 from swirl.ir.trees import nodes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -12,6 +11,7 @@ from types import CodeType
 from swirl.ir.affine import simplify_body
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, clone
+from swirl.ir.operations import CALLS
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, name_of
 
@@ -20,8 +20,8 @@ FORMULA = "items"
 ITEMS = Buffer("net.items", (1,), "int32", "scalar", formula=FORMULA)
 """The number of items in the batch: a run-time scalar."""
 
-_CALLS = {name: getattr(math, name) for name in ("sqrt", "exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos")}
-_CALLS |= {"min": min, "max": max, "abs": abs, "floor": math.floor, "int": int, "float": float, "pow": pow}
+_CALLS = {name: known.numbers for name, known in CALLS.items() if known.numbers is not None}
+_CALLS |= {"int": int, "float": float}
 
 
 class NotUniform(Exception):

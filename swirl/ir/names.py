@@ -65,6 +65,17 @@ def of_declaration(node: ast.AnnAssign, path: Path | None = None) -> Scope:
     return {node.target.id: Named("local", kind.dtype, kind.shape, path)}
 
 
+def whole_scope(nest: Nest, buffers: Mapping[str, Buffer]) -> Scope:
+    """What all names mean, in a nest in which each has one meaning (:func:`with_distinct_names`)."""
+    scope = dict(buffers_in_scope(buffers))
+    for _, node in walk(nest.body):
+        if isinstance(node, ast.For):
+            scope |= of_loop(node)
+        elif isinstance(node, ast.AnnAssign):
+            scope |= of_declaration(node)
+    return scope
+
+
 def scope_at(body: Sequence[ast.stmt], path: Path, buffers: Mapping[str, Buffer]) -> Scope:
     """The scope in which the statement at ``path`` is read.
 

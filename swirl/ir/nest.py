@@ -13,7 +13,6 @@ from keyword import iskeyword
 from typing import Any, TypeVar
 
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, as_target, as_value, changed, names_of
 from swirl.ir.trees import clone as clone
@@ -25,18 +24,6 @@ from swirl.ir.trees import subscripts as subscripts
 T = TypeVar("T", bound=ast.AST)
 
 LOOP_KINDS = ("range", "parallel", "vector", "unrolled")
-# What an expression may call, and its number of arguments (None: two or more).
-CALLS: dict[str, int | None] = {
-    **{name: function.arguments for name, function in FUNCTIONS.items()},
-    "abs": 1,
-    "min": None,
-    "max": None,
-    "float32": 1,
-    "float64": 1,
-    "int32": 1,
-    "bool": 1,
-    "rand": None,
-}
 
 
 # --- building -------------------------------------------------------------------------------------------

@@ -7,24 +7,11 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from swirl.ir.operations import COMPARISONS, OPERATORS
 from swirl.ir.trees import located
 
-_BINARY: dict[type, tuple[str, int]] = {
-    ast.Add: (" + ", 10),
-    ast.Sub: (" - ", 10),
-    ast.Mult: (" * ", 11),
-    ast.Div: (" / ", 11),
-    ast.Mod: (" % ", 11),
-    ast.FloorDiv: (" // ", 11),
-}
-_COMPARE: dict[type, str] = {
-    ast.Lt: " < ",
-    ast.LtE: " <= ",
-    ast.Gt: " > ",
-    ast.GtE: " >= ",
-    ast.Eq: " == ",
-    ast.NotEq: " != ",
-}
+_BINARY: dict[type, tuple[str, int]] = {kind: (f" {known.symbol} ", known.level) for kind, known in OPERATORS.items()}
+_COMPARE: dict[type, str] = {kind: f" {known.symbol} " for kind, known in COMPARISONS.items()}
 # How tight things bind, loosest first, as in the grammar of Python: select, or, and, not, comparison, …, sum, product,
 # sign.
 _SELECT, _OR, _AND, _NOT, _COMPARISON, _SIGN = 1, 2, 3, 4, 5, 12

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T", bound=ast.AST)
+R = TypeVar("R")
 
 _LEAVES = {"ctx", "op", "ops", "id", "attr", "kind", "type_comment", "name", "arg", "simple", "kw_defaults"}
 
@@ -48,6 +49,63 @@ def children(tree: ast.AST) -> list[ast.AST]:
             found += value
         elif isinstance(value, ast.AST):
             found.append(value)
+    return found
+
+
+def operands(tree: ast.AST) -> list[Any]:
+    """The expressions that a statement or an expression computes with: neither subscripts nor names of functions."""
+    if isinstance(tree, ast.Subscript):
+        return []
+    return tree.args if isinstance(tree, ast.Call) else children(tree)
+
+
+def fold(tree: ast.AST, combine: Callable[[Any, list[R]], R]) -> R:
+    """What an expression comes to, or a statement without others inside.
+
+    Args:
+        tree: the expression, or the statement.
+        combine: what a node comes to, from what its :func:`operands` come to.
+    """
+    return combine(tree, [fold(part, combine) for part in operands(tree)])
+
+
+Guard = tuple[ast.expr, bool]
+"""A condition, and whether it holds."""
+
+
+def guarded(tree: ast.AST) -> list[tuple[Any, tuple[Guard, ...]]]:
+    """The statements and expressions directly in ``tree``, each with what holds whenever it is evaluated: selects,
+    ``and``, ``or`` and comparisons in a row leave out what they do not need."""
+    if isinstance(tree, ast.IfExp):
+        return [(tree.test, ()), (tree.body, ((tree.test, True),)), (tree.orelse, ((tree.test, False),))]
+    before: list[Guard] = []
+    if isinstance(tree, ast.BoolOp):
+        before = [(value, isinstance(tree.op, ast.And)) for value in tree.values]
+        return [(value, tuple(before[:place])) for place, value in enumerate(tree.values)]
+    if isinstance(tree, ast.Compare) and len(tree.ops) > 1:
+        sides = [tree.left, *tree.comparators]
+        rows = zip(sides, tree.ops, tree.comparators, strict=False)
+        before = [(ast.Compare(left, [op], [right]), True) for left, op, right in rows]
+        return [(side, tuple(before[: max(0, place - 1)])) for place, side in enumerate(sides)]
+    return [(part, ()) for part in children(tree)]
+
+
+def condition_of(guard: Guard) -> ast.expr:
+    """What holds, as an expression."""
+    test, holds = guard
+    return test if holds else ast.UnaryOp(ast.Not(), test)
+
+
+def certain_references(tree: ast.AST) -> list[ast.Subscript]:
+    """The references that are evaluated whenever ``tree`` is."""
+    found, left = [], [tree]
+    for node in left:  # it grows as we go
+        if isinstance(node, ast.Subscript):
+            found.append(node)
+        if isinstance(node, (ast.IfExp, ast.BoolOp, ast.Compare)):
+            left += [part for part, guards in guarded(node) if not guards]
+        else:
+            left += children(node)
     return found
 
 

@@ -7,46 +7,36 @@ type of what it meets; if it meets nothing, that of the target that the whole ex
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
 from swirl.errors import ValidationError
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.hints import STREAM
 from swirl.ir.names import Named, Scope, of_declaration, of_loop, with_distinct_names
 from swirl.ir.nest import Nest, Program, clone, local_type
+from swirl.ir.operations import CALLS, OPERATORS
+from swirl.ir.operations import WEAK_FLOAT as WEAK_FLOAT
+from swirl.ir.operations import WEAK_INT as WEAK_INT
 from swirl.ir.printing import unparse
-from swirl.ir.trees import as_value, changed
+from swirl.ir.trees import as_value, changed, name_of
 
 N = TypeVar("N", bound=ast.AST)
-
-WEAK_INT, WEAK_FLOAT = "whole number", "number"
-"""The types of literals and loop variables, and of what is made of these alone (and integers, for the second)."""
 
 ORDER = ("bool", WEAK_INT, "int32", WEAK_FLOAT, "float32", "float64")
 CASTS = ("float32", "float64", "int32", "bool")
 DEFAULT = {WEAK_INT: "int32", WEAK_FLOAT: "float32"}
 """The type that a weak one becomes by default."""
 
-FOLDABLE: dict[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
 
 def is_float(dtype: str) -> bool:
     """Whether it is a floating-point type, weak or not."""
-    return dtype == WEAK_FLOAT or dtype.startswith("float")
+    return dtype in ("float32", "float64", WEAK_FLOAT)
 
 
+@cache
 def joint(*dtypes: str) -> str:
     """The type in which values are compared, or chosen between: the greatest; a truth value and a literal make an
     int32."""
@@ -56,8 +46,7 @@ def joint(*dtypes: str) -> str:
 
 def arithmetic(*dtypes: str) -> str:
     """The type in which values are added, multiplied, or the extremum is taken of: truth values count as 0 and 1."""
-    found = joint(*dtypes)
-    return "int32" if found == "bool" else found
+    return joint(WEAK_INT, *dtypes)
 
 
 def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | None] | None = None) -> str:
@@ -72,44 +61,34 @@ def dtype_of(node: ast.expr, scope: Scope, special: Callable[[ast.Call], str | N
         ValidationError: a name that is not declared there, or not an expression of the grammar.
     """
 
-    def of(part: ast.expr) -> str:
-        return dtype_of(part, scope, special)
-
-    match node:
-        case ast.Constant(bool()):
-            return "bool"
-        case ast.Constant(value):
-            return WEAK_INT if isinstance(value, int) else WEAK_FLOAT
-        case ast.Name("INFINITY" | "inf"):
+    if isinstance(node, (ast.Name, ast.Subscript)):
+        name = name_of(node)
+        if isinstance(node, ast.Name) and name in ("INFINITY", "inf"):
             return WEAK_FLOAT
-        case ast.Name(name) | ast.Subscript(ast.Name(name)):
-            if name not in scope:
-                raise ValidationError(f"{name} is not declared here")
-            return WEAK_INT if scope[name].kind == "loop" else scope[name].dtype
-        case ast.Compare() | ast.UnaryOp(ast.Not()):
-            return "bool"
-        case ast.BoolOp(_, values):
-            return joint(*map(of, values))
-        case ast.UnaryOp(_, operand):
-            return arithmetic(of(operand))
-        case ast.BinOp(left, operator, right):
-            found = arithmetic(of(left), of(right))
-            if isinstance(operator, (ast.FloorDiv, ast.Mod)):
-                return joint(found, "int32")
-            return joint(found, WEAK_FLOAT) if isinstance(operator, ast.Div) else found
-        case ast.IfExp(_, body, orelse):
-            return joint(of(body), of(orelse))
-        case ast.Call(ast.Name(name), arguments):
-            if special is not None and (own := special(node)) is not None:
-                return own
-            if name in CASTS:
-                return name
-            if name == "rand":
-                return "float32"
-            kinds = [of(argument) for argument in arguments]
-            if name in FUNCTIONS:
-                return joint(WEAK_FLOAT, *kinds)
-            return arithmetic(*kinds) if name in ("abs", "min", "max") else joint(*kinds)
+        if name not in scope:
+            raise ValidationError(f"{name} is not declared here")
+        return WEAK_INT if scope[name].kind == "loop" else scope[name].dtype
+    if isinstance(node, ast.Constant):
+        return "bool" if isinstance(node.value, bool) else WEAK_INT if isinstance(node.value, int) else WEAK_FLOAT
+    if isinstance(node, ast.BinOp) and node.op.__class__ in OPERATORS:
+        sides = dtype_of(node.left, scope, special), dtype_of(node.right, scope, special)
+        return joint(OPERATORS[node.op.__class__].least, *sides)
+    if isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+        return "bool"
+    if isinstance(node, ast.UnaryOp):
+        return arithmetic(dtype_of(node.operand, scope, special))
+    if isinstance(node, ast.IfExp):
+        return joint(dtype_of(node.body, scope, special), dtype_of(node.orelse, scope, special))
+    if isinstance(node, ast.BoolOp):
+        return joint(*[dtype_of(value, scope, special) for value in node.values])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if special is not None and (own := special(node)) is not None:
+            return own
+        known = CALLS.get(node.func.id)
+        if known is not None and known.result is not None:
+            return known.result
+        kinds = [dtype_of(argument, scope, special) for argument in node.args]
+        return joint(*kinds) if known is None else joint(known.least, *kinds)
     raise ValidationError(f"not an expression of the grammar: {unparse(node)}")
 
 
@@ -139,11 +118,12 @@ def folded(node: ast.expr) -> bool | int | float | None:
 def folded_operation(op: ast.operator, left: float | None, right: float | None) -> float | None:
     """``left op right`` of two literals as Python computes it; None if one is not a literal, or a division is by
     zero."""
-    function = FOLDABLE.get(type(op))
-    if left is None or right is None or function is None:
+    known = OPERATORS.get(type(op))
+    if left is None or right is None or known is None:
         return None
     divides = isinstance(op, (ast.Div, ast.FloorDiv, ast.Mod))
-    return None if divides and right == 0 else function(left, right)
+    found: float | None = None if divides and right == 0 else known.compute(left, right)
+    return found
 
 
 def as_int32(value: float) -> int:

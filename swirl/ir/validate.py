@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from swirl.errors import ValidationError
 from swirl.ir.affine import affine, literal_lanes
 from swirl.ir.hints import LEVELS, prefetch_of, stored_value, streamed
-from swirl.ir.nest import CALLS, LOOP_KINDS, Nest, Program, clone, constant, local_type, loop_of, names_in, subscripts
+from swirl.ir.nest import LOOP_KINDS, Nest, Program, clone, constant, local_type, loop_of, names_in, subscripts
+from swirl.ir.operations import CALLS, COMPARISONS, OPERATORS
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer
-
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod)
-_COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-_TYPES = ("float32", "float64", "int32", "bool")
+from swirl.ir.trees import Transformer, operands
+from swirl.ir.types import CASTS
 
 
 def validate(program: Program, nests: Iterable[Nest] | None = None) -> Program:
@@ -103,7 +101,7 @@ class _Validator:
         if not isinstance(node.target, ast.Name) or node.value is None:
             raise self.fail("not a declaration of the grammar", node)
         type_ = local_type(node)
-        if type_.dtype not in _TYPES:
+        if type_.dtype not in CASTS:
             raise self.fail("unknown type", node)
         name = node.target.id
         if name in scope or name in self.program.buffers:
@@ -163,31 +161,30 @@ class _Validator:
                 raise self.fail(f"{node.id} is not declared here", node)
         elif isinstance(node, ast.Subscript):
             self.subscript(node, scope)
-        elif isinstance(node, ast.Call):
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:  # most are
+            self.expression(node.left, scope)
+            self.expression(node.right, scope)
+        else:
+            self.operation(node)
+            for part in operands(node):
+                self.expression(part, scope)
+
+    def operation(self, node: ast.expr) -> None:
+        """An expression with operands, but for these."""
+        if isinstance(node, ast.Call):
             name = unparse(node.func)
             if name not in CALLS or node.keywords:
                 raise self.fail(f"call of {name}, which the grammar does not have", node)
-            count = CALLS[name]
+            count = CALLS[name].arguments
             if len(node.args) != count if count is not None else len(node.args) < 2:
                 raise self.fail(f"wrong number of arguments of {name}", node)
-            for arg in node.args:
-                self.expression(arg, scope)
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
-            self.expression(node.left, scope)
-            self.expression(node.right, scope)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
-            self.expression(node.operand, scope)
-        elif isinstance(node, ast.Compare) and all(isinstance(op, _COMPARISONS) for op in node.ops):
-            for operand in (node.left, *node.comparators):
-                self.expression(operand, scope)
-        elif isinstance(node, ast.BoolOp):
-            for value in node.values:
-                self.expression(value, scope)
-        elif isinstance(node, ast.IfExp):
-            for part in (node.test, node.body, node.orelse):
-                self.expression(part, scope)
-        else:
-            raise self.fail("not an expression of the grammar", node)
+            return
+        match node:
+            case ast.BoolOp() | ast.IfExp() | ast.UnaryOp(ast.USub() | ast.Not()):
+                return
+            case ast.Compare(_, ops) if all(type(op) in COMPARISONS for op in ops):
+                return
+        raise self.fail("not an expression of the grammar", node)
 
 
 _SCALAR = "a run-time scalar"

@@ -21,8 +21,8 @@ from swirl.dump.write import contents, stage_text
 from swirl.errors import LatteError
 from swirl.ir.arithmetic import calls, philox
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
+from swirl.ir.operations import FUNCTIONS
 
 RECIPES = {
     "conv": """

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from swirl.ir.arithmetic import philox
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.names import buffers_in_scope
 from swirl.ir.nest import Program, clone, local_type
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.trees import located
 from swirl.ir.types import Conversions
 
@@ -412,6 +412,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "erf": _smooth(FUNCTIONS["erf"].floating, lambda x: 1.2),
     "sin": _smooth(np.sin, lambda x: 1.0),
     "cos": _smooth(np.cos, lambda x: 1.0),
+    "atan": _smooth(np.arctan, lambda x: 1.0),
     "expm1": _smooth(np.expm1, lambda x: float(np.exp(np.float64(x)))),
     "log1p": _smooth(np.log1p, lambda x: 1 / (1 + x) if x > -1 else math.inf),
     "abs": abs,

@@ -14,8 +14,8 @@ from swirl.codegen.emit import KernelSource, emit
 from swirl.codegen.physical import physical
 from swirl.errors import LatteError
 from swirl.ir.execute import execute
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program
+from swirl.ir.operations import FUNCTIONS
 from swirl.run.runner import Runner
 from swirl.target.targets import Target
 from tests.codegen.conftest import aligned

@@ -126,7 +126,7 @@ class Writer:
         forms += [f"(sqrt({a}) if {a} > 0.0 else {b})", f"(1.0 / {a} if {a} != 0.0 else {b})"]
         exponent = self.pick("2.0", "3.0", "1.0", "0.0", f"powers[{self.index(scope, STEPS)}]", *scope.loops)
         forms += [f"pow({a}, {exponent})", f"(log({a}) if {a} > 0.1 else 0.0)"]
-        forms += [f"{self.pick('erf', 'sin', 'cos', 'expm1')}({a})", f"log1p({a} * {a})"]
+        forms += [f"{self.pick('erf', 'sin', 'cos', 'expm1', 'atan')}({a})", f"log1p({a} * {a})"]
         return self.pick(*forms)
 
     def condition(self, scope: Scope, depth: int) -> str:

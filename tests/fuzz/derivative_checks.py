@@ -26,8 +26,8 @@ from latte.frontend.lower import lower
 from swirl.errors import DerivativeError, LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, parse_program
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.trees import as_value
 from swirl.ir.validate import validate
 from tests.fuzz.derivative_cases import ROWS, SHAPES, STEPS, WRITTEN, Writer
@@ -77,7 +77,8 @@ def lowered(source: str) -> Program:
     fields = ", ".join(name for name in SHAPES if name not in ("inputs", "value"))
     text = (
         "from latte import *\nfrom latte.ensemble import Ensemble\n"
-        "from latte.neuron import Field, Param, State, cos, erf, exp, expm1, log, log1p, sin, sqrt, tanh, zeros\n\n\n"
+        "from latte.neuron import Field, Param, State, zeros\n"
+        "from latte.neuron import atan, cos, erf, exp, expm1, log, log1p, sin, sqrt, tanh\n\n\n"
         "class Layer(Ensemble):\n"
         '    w = Param("i", init=zeros)\n    h = Field("n", "i")\n    s = Field("n")\n    u = Field("i")\n'
         '    powers = State("i", dtype="int32")\n\n'

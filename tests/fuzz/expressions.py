@@ -137,6 +137,7 @@ class Expressions:
                 "log1p({i}) + {v}",
                 "sin({i}) * {v}",
                 "cos({i})",
+                "atan({i}) * {v}",
                 "pow({i}, 2.0)",
                 "log({i}) + {v}",
             )

@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import pairwise
 
 from swirl.analysis.accesses import reduction_extremum
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, local_type, loop_of, names_in, references, subscripts
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.paths import walk
 from swirl.ir.printing import unparse
 

@@ -291,7 +291,7 @@ for i in range(6):
 for i in range(6):
     a: float32 = sin(inputs[i]) * cos(inputs[i] + 0.3) + erf(inputs[i])
     b: float32 = expm1(inputs[i]) - log1p(pos[i]) * cos(pos[i])
-    c: float32 = erf(a * b)
+    c: float32 = erf(a * b) + atan(a - b)
     value[i] = expm1(c) * c + log1p(exp(b)) + sin(sin(a))
 """,
         {"value": (6,), "inputs": (6,), "pos": (6,)},

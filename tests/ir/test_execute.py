@@ -13,8 +13,8 @@ from swirl.errors import LatteError
 from swirl.ir.arithmetic import UNDEFINED, UNINITIALISED
 from swirl.ir.buffers import Buffer
 from swirl.ir.execute import execute
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program, parse_program
+from swirl.ir.operations import FUNCTIONS
 from tests.fuzz.floats import EVERY_BIT, data, different, subscripts, touched
 from tests.fuzz.programs import ProgramMaker
 

@@ -15,8 +15,8 @@ from latte.frontend.lower import lower
 from latte.neuron import Field, Neuron, Param, eachindex, exp, log1p, ones, rand
 from swirl.errors import BodyError, LatteError
 from swirl.ir.execute import execute
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import Program
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.validate import validate
 
 TAPS = np.array([0.25, 0.5, 0.25])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from swirl.analysis.enumeration import Domain, Values
-from swirl.analysis.work import floats_of, loop_works, operations_of, program_work
+from swirl.analysis.work import loop_works, operations_of, program_work
 from swirl.codegen.physical import physical
 from swirl.ir.buffers import Buffer, Layout
-from swirl.ir.names import with_distinct_names
+from swirl.ir.names import whole_scope, with_distinct_names
 from swirl.ir.nest import Nest, Program, names_in, parse_program, subscripts
 from swirl.ir.paths import Path, loops, walk
 from swirl.ir.trees import declared_in
@@ -29,7 +29,7 @@ class Counting(ast.NodeTransformer):
 
     def __init__(self, nest: Nest, buffers: dict[str, Buffer], pick: random.Random):
         self.paths = {id(node): path for path, node in walk(nest.body)}
-        self.floats, self.buffers = floats_of(nest, buffers), buffers
+        self.scope, self.buffers = whole_scope(nest, buffers), buffers
         self.locals = declared_in(nest.function)
         self.open: list[tuple[Path, dict[str, set[tuple[int, ...]]]]] = []
         self.executions: dict[Path, list[dict[str, set[tuple[int, ...]]]]] = defaultdict(list)
@@ -77,13 +77,18 @@ class Counting(ast.NodeTransformer):
         return [self.note(node)]
 
     def note(self, node: ast.AST) -> ast.stmt:
-        return ast.parse(f"seen({operations_of(node, self.floats)}, [{self.touched(node)}])").body[0]
+        return ast.parse(f"seen({operations_of(node, self.scope)}, [{self.touched(node)}])").body[0]
 
     def touched(self, node: ast.AST) -> str:
         """Elements of a list: the references that are evaluated; where data choose, of both branches."""
         if isinstance(node, ast.IfExp) and not self.on_data(node.test):
             body, orelse = self.touched(node.body), self.touched(node.orelse)
             return f"*([{body}] if {ast.unparse(node.test)} else [{orelse}])"
+        if isinstance(node, ast.BoolOp) and not self.on_data(node.values[0]):
+            first, *others = node.values
+            rest = self.touched(others[0] if len(others) == 1 else ast.BoolOp(node.op, others))
+            no = "" if isinstance(node.op, ast.And) else "not "
+            return f"*([{rest}] if {no}({ast.unparse(first)}) else [])"
         parts = []
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in self.buffers:
             parts.append(f"({node.value.id!r}, ({', '.join(map(ast.unparse, subscripts(node)))},))")

@@ -7,8 +7,8 @@ import pytest
 
 from swirl.codegen.emit import emit
 from swirl.ir.buffers import Buffer
-from swirl.ir.functions import FUNCTIONS
 from swirl.ir.nest import parse_program
+from swirl.ir.operations import FUNCTIONS
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
 from tests.codegen.conftest import run_source
@@ -44,7 +44,7 @@ def test_locals_with_such_names(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("name", "helper"), [(n, f.vector_helper) for n, f in FUNCTIONS.items() if f.vector_helper])
+@pytest.mark.parametrize(("name", "helper"), [(n, f.helper) for n, f in FUNCTIONS.items() if f.helper])
 def test_locals_and_buffers_with_names_of_helpers(name: str, helper: str, target: str) -> None:
     if reason := why_not(TARGETS[target]):
         pytest.skip(reason)

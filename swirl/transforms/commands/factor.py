@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from swirl.analysis.items import places_of_items
 from swirl.errors import Refused
-from swirl.ir.names import stored_in
+from swirl.ir.names import stored_in, whole_scope
 from swirl.ir.nest import (
     LocalType,
     Program,
@@ -27,9 +27,10 @@ from swirl.ir.paths import Path, at, edit_at, loops, replace_at, walk
 from swirl.ir.polynomial import Atom, Monomial, Polynomial, number, of_atom
 from swirl.ir.printing import unparse
 from swirl.ir.trees import changed, name_of, nodes, targets_in
+from swirl.ir.types import dtype_of, is_float
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import Assumption, command
-from swirl.transforms.rewrites.blocks import block_at, dtype_of, joined_updates, rebuilt, with_last, without_dead
+from swirl.transforms.rewrites.blocks import block_at, joined_updates, rebuilt, with_last, without_dead
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.loops.strips import plain_loop
@@ -153,14 +154,15 @@ class _Factoring:
     def _statements(self) -> tuple[list[Summand], list[Summand]]:
         """The statements that add to one element in all iterations, and the others."""
         targets = {r.text for r in reductions_over(self.nest.body, self.site.path) if r.kind == "add"}
+        scope = whole_scope(self.nest, self.program.buffers)
         sums: list[Summand] = []
         assignments: list[Summand] = []
         for path, node in walk(self.node.body):
             if not isinstance(node, (ast.Assign, ast.AugAssign)) or reduction_kind(node) in ("max", "min"):
                 continue
             target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
-            dtype = dtype_of(self.program, self.nest, target)
-            if not dtype.startswith("float"):
+            dtype = dtype_of(target, scope)
+            if not is_float(dtype):
                 continue
             whole = self.moving.polynomial(node.value)
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub) and unparse(target) in targets:

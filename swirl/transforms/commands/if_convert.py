@@ -31,6 +31,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, enclosing, loops, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_value, name_of, nodes, target_of
+from swirl.ir.types import is_float
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.checked import checked
@@ -237,7 +238,7 @@ class _Convert:
     def leaf(self, node: ast.stmt, under: _Under) -> ast.stmt:
         """An assignment that happens where the condition holds; elsewhere it assigns the old value."""
         target = target_of(node)
-        floating = self.dtype(target).startswith("float")
+        floating = is_float(self.dtype(target))
         if isinstance(node, ast.AugAssign):
             table = UNCHANGED if floating else UNCHANGED_INTEGER if self.dtype(target) == "int32" else {}
             if type(node.op) in table:

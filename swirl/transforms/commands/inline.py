@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 
 from swirl.analysis.accesses import Access
 from swirl.analysis.coverage import unwritten_read
@@ -27,7 +27,7 @@ from swirl.ir.nest import (
     substitute,
 )
 from swirl.ir.printing import unparse
-from swirl.ir.trees import Transformer, children, nodes
+from swirl.ir.trees import Transformer, certain_references, nodes
 from swirl.transforms.arguments import BufferName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.checked import checked
@@ -254,7 +254,7 @@ class _Inliner:
                         counts.setdefault(unparse(ref), []).append(statement)
         result = {}
         for text, uses in counts.items():
-            if len(uses) > 1 and any(text == found for found in _certain(uses[0])):
+            if len(uses) > 1 and any(text == unparse(found) for found in certain_references(uses[0])):
                 result[text] = fresh(f"{self.formula.buffer}_t", self.taken), uses[0]
                 self.taken.add(result[text][0])
         return result
@@ -267,19 +267,6 @@ class _Named(Transformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         local = self.locals.get(unparse(node))
         return ast.Name(local, ast.Load()) if local is not None else self.generic_visit(node)
-
-
-def _certain(tree: ast.AST) -> Iterator[str]:
-    """References that are evaluated whenever ``tree`` is: not those in a branch of a select."""
-    if isinstance(tree, ast.Subscript):
-        yield unparse(tree)
-    if isinstance(tree, ast.IfExp):
-        yield from _certain(tree.test)
-    elif isinstance(tree, ast.BoolOp):
-        yield from _certain(tree.values[0])
-    else:
-        for child in children(tree):
-            yield from _certain(child)
 
 
 def _without(body: list[ast.stmt], gone: ast.stmt) -> list[ast.stmt]:

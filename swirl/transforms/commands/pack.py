@@ -34,6 +34,7 @@ from swirl.ir.nest import (
 )
 from swirl.ir.paths import enclosing, replace_at
 from swirl.ir.trees import nodes
+from swirl.ir.types import is_float
 from swirl.transforms.arguments import DimensionOrder, LoopName, NestName, ReadBufferName
 from swirl.transforms.command import Assumption, command
 from swirl.transforms.rewrites.checks.checked import checked
@@ -270,7 +271,7 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
 
 
 def _zeroed(name: str, dtype: str, shape: tuple[int, ...], variables: list[str]) -> list[ast.stmt]:
-    zero = expr(0.0 if dtype.startswith("float") else 0)
+    zero = expr(0.0 if is_float(dtype) else 0)
     statement: ast.stmt = ast.Assign([reference(name, [expr(v) for v in variables], True)], zero)
     for variable, extent in reversed(list(zip(variables, shape, strict=True))):
         statement = for_loop(variable, extent, [statement])

@@ -8,6 +8,7 @@ from swirl.errors import Refused
 from swirl.ir.nest import Program, clones, declare, expr, fresh, kind_of, loop_of, reference, subscripts, with_inner
 from swirl.ir.paths import replace_at
 from swirl.ir.trees import as_target, nodes
+from swirl.ir.types import is_float
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.refusals import refuse
@@ -88,7 +89,7 @@ def _with_parts(program: Program, site: Site) -> Program:
         if r.text in inside
         and r.name not in program.buffers
         and (own := own_loops(node, r)) is not None
-        and (type_ := declared_type(nest.body, new_site.path, r.name)).dtype.startswith("float")
+        and is_float((type_ := declared_type(nest.body, new_site.path, r.name)).dtype)
     ]
     if not sums:
         raise refuse(

@@ -37,6 +37,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import enclosing, loops, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, declared_in, nodes
+from swirl.ir.types import is_float
 from swirl.transforms.arguments import BufferName, LoopName, NestName, Positive
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.checked import checked
@@ -308,7 +309,7 @@ def _local(program: Program, site: Site, buffer: str, touching: list[tuple[State
             return reference(name, [indices[d] for d in kept], store)
         return ast.Name(name, ast.Store() if store else ast.Load())
 
-    start = None if kept else expr(0.0 if storage.dtype.startswith("float") else 0)
+    start = None if kept else expr(0.0 if is_float(storage.dtype) else 0)
     body = [_Private(buffer, private).visit(clone(s)) for s in node.body]
     new = with_inner(node, [declare(name, LocalType(storage.dtype, shape), start), *body])
     return program.with_nest(site.nest, target.with_body(replace_at(target.body, site.path, [new])))

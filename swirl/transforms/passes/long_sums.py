@@ -33,6 +33,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at, walk
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_target, references, statements_in
+from swirl.ir.types import is_float
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.sites import taken_names
@@ -130,7 +131,7 @@ def _chains(program: Program, nest: Nest) -> Iterator[_Chain]:
         if reduction is None or reduction.kind != "add" or _depends_on_data(reduction.target):
             continue
         home = scope_at(nest.body, path, program.buffers)[reduction.name]
-        if not home.dtype.startswith("float"):
+        if not is_float(home.dtype):
             continue
         depths: list[int] = []
         counts: list[int] = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable
 
-from swirl.ir.nest import Nest, Program, local_type, names_in, with_inner
+from swirl.ir.names import Scope, whole_scope
+from swirl.ir.nest import Nest, Program, names_in, with_inner
 from swirl.ir.paths import Path, at, edit_at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import changed, name_of, nodes
+from swirl.ir.trees import changed, nodes
+from swirl.ir.types import dtype_of, folded, is_float
 
 
 def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
@@ -17,16 +18,6 @@ def block_at(nest: Nest, path: Path) -> list[ast.stmt]:
     if len(path) == 1:
         return nest.body
     return list(getattr(at(nest.body, path[:-1]), path[-1][0]))
-
-
-def dtype_of(program: Program, nest: Nest, target: ast.expr) -> str:
-    """The type of a buffer's element or of a local; empty where locals of that name have several."""
-    name = name_of(target)
-    if name in program.buffers:
-        return program.buffers[name].dtype
-    declared = (s for _, s in walk(nest.body) if isinstance(s, ast.AnnAssign) and unparse(s.target) == name)
-    types = {local_type(statement).dtype for statement in declared}
-    return types.pop() if len(types) == 1 else ""
 
 
 def with_last(node: ast.stmt, last: ast.stmt) -> ast.stmt:
@@ -67,15 +58,14 @@ def without_dead(body: list[ast.stmt]) -> list[ast.stmt]:
 def joined_updates(program: Program, nest: Nest, path: Path) -> Nest:
     """The nest with ``y[i] = a`` and ``y[i] += b`` right after it made one assignment, in the loop at ``path``."""
 
-    def floating(node: ast.expr) -> bool:
-        return is_float(program, nest, node)
+    scope = whole_scope(nest, program.buffers)
 
     def block(body: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
         for node in body:
             if isinstance(node, (ast.For, ast.If)):
                 result.append(changed(node, body=block(node.body), orelse=block(node.orelse)))
-            elif result and (one := _joined(result[-1], node, floating)) is not None:
+            elif result and (one := _joined(result[-1], node, scope)) is not None:
                 result[-1] = one
             else:
                 result.append(node)
@@ -84,7 +74,7 @@ def joined_updates(program: Program, nest: Nest, path: Path) -> Nest:
     return nest.with_body(edit_at(nest.body, path, lambda node: block([node])))
 
 
-def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bool]) -> ast.stmt | None:
+def _joined(first: ast.stmt, second: ast.stmt, scope: Scope) -> ast.stmt | None:
     if not isinstance(second, ast.AugAssign) or not isinstance(second.op, (ast.Add, ast.Sub)):
         return None
     if not isinstance(first, ast.Assign) and not (isinstance(first, ast.AugAssign) and isinstance(first.op, ast.Add)):
@@ -94,25 +84,11 @@ def _joined(first: ast.stmt, second: ast.stmt, floating: Callable[[ast.expr], bo
         return None
     if unparse(target.value) in names_in(second.value):
         return None
-    if not all(floating(node) for node in (target, first.value, second.value)):
+    if not all(floating(node, scope) for node in (target, first.value, second.value)):
         return None  # integers are rounded when they are stored, truth values do not add up
     return changed(first, value=ast.BinOp(first.value, second.op, second.value))
 
 
-def is_float(program: Program, nest: Nest, node: ast.expr) -> bool:
-    """Whether an expression is made of floating-point numbers alone (and of literals)."""
-    match node:
-        case ast.Name() | ast.Subscript():
-            return dtype_of(program, nest, node).startswith("float")
-        case ast.Constant():
-            return not isinstance(node.value, bool)
-        case ast.IfExp():
-            return all(is_float(program, nest, part) for part in (node.body, node.orelse))
-        case ast.BinOp():
-            return all(is_float(program, nest, part) for part in (node.left, node.right))
-        case ast.UnaryOp():
-            return not isinstance(node.op, ast.Not) and is_float(program, nest, node.operand)
-        case ast.Call():
-            cast = unparse(node.func).startswith("float")
-            return cast or all(is_float(program, nest, part) for part in node.args)
-    return False
+def floating(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is a floating-point number, or a literal that becomes one."""
+    return is_float(dtype_of(node, scope)) or type(folded(node)) is int

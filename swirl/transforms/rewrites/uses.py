@@ -9,7 +9,7 @@ from functools import lru_cache
 from swirl.ir.hints import stored_value
 from swirl.ir.nest import Loop, Program, loop_of, references, subscripts
 from swirl.ir.printing import unparse
-from swirl.ir.trees import children, name_of, targets_in
+from swirl.ir.trees import certain_references, name_of, targets_in
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ def _occurrences(tree: ast.stmt | ast.expr) -> tuple[_Occurrence, ...]:
         text = unparse(ref)
         counts[text] = counts.get(text, 0) + 1
         names[text] = name_of(ref)
+    sure = set(map(unparse, certain_references(tree)))
     written = {unparse(target) for target in targets_in([tree])} if isinstance(tree, ast.stmt) else set()
     return tuple(
-        _Occurrence(text, names[text], number, _evaluated(tree, text), _is_move(tree, text), text in written)
+        _Occurrence(text, names[text], number, text in sure, _is_move(tree, text), text in written)
         for text, number in counts.items()
     )
 
@@ -100,17 +101,6 @@ def uses_in(block: list[ast.stmt], buffer: str | None, program: Program) -> dict
 
     visit(block, (), False, ())
     return {text: uses for by_text in found.values() for text, uses in by_text.items()}
-
-
-def _evaluated(tree: ast.AST, text: str) -> bool:
-    """Whether the reference is evaluated for certain when ``tree`` is: not only in a branch of a select."""
-    if isinstance(tree, ast.Subscript) and unparse(tree) == text:
-        return True
-    if isinstance(tree, ast.IfExp):
-        return _evaluated(tree.test, text)
-    if isinstance(tree, ast.BoolOp):
-        return _evaluated(tree.values[0], text)
-    return any(_evaluated(child, text) for child in children(tree))
 
 
 def _is_move(node: ast.AST, text: str) -> bool:

@@ -9,10 +9,9 @@ from collections import Counter
 from swirl.ir.affine import affine, simplify
 from swirl.ir.names import on_loops
 from swirl.ir.nest import Loop, expr, loop_of, names_in
+from swirl.ir.operations import COMPARISONS, ORDERS
 from swirl.ir.printing import unparse
 from swirl.ir.trees import declared_in
-
-_FLIPPED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 
 def tighten(body: list[ast.stmt], around: frozenset[str] = frozenset()) -> list[ast.stmt]:
@@ -131,7 +130,7 @@ def restricted(loop: Loop, part: ast.expr) -> Loop | None:
     assert isinstance(part, ast.Compare)
     operator = type(part.ops[0])
     difference = affine(expr("a - b", a=part.left, b=part.comparators[0]))
-    if difference is None or operator not in _FLIPPED:
+    if difference is None or operator not in ORDERS:
         return None
     coefficient = difference.coefficient(loop.var)
     if abs(coefficient) != 1 or difference.terms.keys() - {loop.var} != {
@@ -141,7 +140,7 @@ def restricted(loop: Loop, part: ast.expr) -> Loop | None:
     # var OP rest, after moving everything else to the right.
     rest = difference.add(affine(ast.Name(loop.var, ast.Load())) or difference, -coefficient).scale(-coefficient)
     if coefficient < 0:
-        operator = _FLIPPED[operator]
+        operator = COMPARISONS[operator].mirrored
     limit = rest.to_expr()
     start, stop = loop.start, loop.stop
     if operator is ast.Lt:

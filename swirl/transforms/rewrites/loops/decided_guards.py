@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from swirl.ir.affine import affine, bounds, loop_range
 from swirl.ir.names import Unwrapping, on_loops
 from swirl.ir.nest import clone, loop_of, with_inner
+from swirl.ir.operations import COMPARISONS
 from swirl.ir.trees import Transformer
 
 
@@ -102,18 +103,5 @@ def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, ranges: dict[
     if not (on_loops(left, ranges) and on_loops(right, ranges)):
         return None
     one, two = affine(left, ranges), affine(right, ranges)
-    limits = None if one is None or two is None else bounds(two.add(one, -1), ranges)
-    if limits is None:
-        return None
-    low, high = limits  # of right - left
-    decided = {
-        ast.Lt: (low > 0, high <= 0),
-        ast.LtE: (low >= 0, high < 0),
-        ast.Gt: (high < 0, low >= 0),
-        ast.GtE: (high <= 0, low > 0),
-        ast.Eq: (low == high == 0, low > 0 or high < 0),
-        ast.NotEq: (low > 0 or high < 0, low == high == 0),
-    }.get(type(operator))
-    if decided is None:
-        return None
-    return True if decided[0] else False if decided[1] else None
+    limits = None if one is None or two is None else bounds(one.add(two, -1), ranges)
+    return None if limits is None else COMPARISONS[type(operator)].decided(*limits)

@@ -24,19 +24,12 @@ from swirl.ir.nest import (
     variable_of,
     with_inner,
 )
+from swirl.ir.operations import COMPARISONS, ORDERS
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, as_target, as_value, name_of, nodes, targets_in
 from swirl.transforms.rewrites.sites import Site, taken_names
 from swirl.transforms.rewrites.sums.reductions import declared_type
-
-MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Gt: ast.Lt,
-    ast.Lt: ast.Gt,
-    ast.GtE: ast.LtE,
-    ast.LtE: ast.GtE,
-}
-"""Comparisons that choose, each with the one that its sides exchanged make of it."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +135,9 @@ def _test(test: ast.expr, choice: ast.Assign) -> tuple[type[ast.cmpop], bool] | 
     if len(parts) - len(compared) > 1:
         return None
     match compared:
-        case [ast.Compare(left, [order], [right])] if type(order) in MIRRORED:
-            sides = unparse(left), unparse(right)
-            for found, wanted in ((type(order), (candidate, kept)), (MIRRORED[type(order)], (kept, candidate))):
+        case [ast.Compare(left, [order], [right])] if type(order) in ORDERS:
+            sides, mirrored = (unparse(left), unparse(right)), COMPARISONS[type(order)].mirrored
+            for found, wanted in ((type(order), (candidate, kept)), (mirrored, (kept, candidate))):
                 if sides == wanted:
                     return found, len(parts) > 1
     return None

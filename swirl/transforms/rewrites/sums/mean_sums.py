@@ -11,13 +11,13 @@ from fractions import Fraction
 
 from swirl.errors import Refused
 from swirl.ir.affine import simplify_body
-from swirl.ir.names import stored_in
+from swirl.ir.names import stored_in, whole_scope
 from swirl.ir.nest import Nest, Program, names_in, substitute, variable_of
 from swirl.ir.paths import Path, loops
 from swirl.ir.polynomial import polynomial
 from swirl.ir.printing import unparse
 from swirl.ir.trees import as_value, name_of, nodes
-from swirl.transforms.rewrites.blocks import block_at, is_float
+from swirl.transforms.rewrites.blocks import block_at, floating
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.loops.strips import plain_loop
 from swirl.transforms.rewrites.sites import Site, loop_at
@@ -119,7 +119,8 @@ def mean_of(program: Program, site: Site, note: str) -> Mean:
         raise refuse(
             f"the bounds of {_var(program, site)} or of a loop inside are not constant, or empty", nest, site.path, note
         )
-    if not all(is_float(program, nest, part) for part in (found.target, last.value)):
+    scope = whole_scope(nest, program.buffers)
+    if not all(floating(part, scope) for part in (found.target, last.value)):
         raise refuse(f"{text} or what is added to it is not in floating point", nest, site.path, note)
     block, position = block_at(nest, site.path), site.path[-1][1]
     zero = zeroing(block[:position], found.target)

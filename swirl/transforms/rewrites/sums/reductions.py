@@ -29,6 +29,7 @@ from swirl.ir.nest import (
 from swirl.ir.paths import Path, at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, as_target, as_value, declared_in, name_of, nodes, statements_in, targets_in
+from swirl.ir.types import is_float
 from swirl.ir.validate import vector_lanes
 from swirl.transforms.rewrites.blocks import block_at
 from swirl.transforms.rewrites.sites import Site, take_mark, taken_names, with_mark
@@ -42,7 +43,7 @@ UNCHANGED_INTEGER: dict[type[ast.operator], str] = {ast.Add: "0", ast.Sub: "0", 
 
 def neutral(kind: str, dtype: str) -> ast.expr:
     """The neutral element that a reduction starts from."""
-    return expr(NEUTRAL[kind] if dtype.startswith("float") else NEUTRAL_INTEGERS[kind])
+    return expr(NEUTRAL[kind] if is_float(dtype) else NEUTRAL_INTEGERS[kind])
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from swirl.ir.names import stored_in
+from swirl.ir.names import stored_in, whole_scope
 from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, substitute
 from swirl.ir.polynomial import Polynomial, number, polynomial
 from swirl.ir.printing import unparse
 from swirl.ir.trees import name_of
-from swirl.transforms.rewrites.blocks import dtype_of
+from swirl.ir.types import dtype_of
 from swirl.transforms.rewrites.values.loop_variance import Moving
 
 
@@ -71,7 +71,8 @@ def sum_of(program: Program, nest: Nest, node: ast.stmt) -> Sum | None:
     if len(whole.terms) == 1:  # a leading number belongs to the sum, not to the data
         ((monomial, scale),) = whole.terms.items()
         data = Polynomial({monomial: Fraction(1)}, whole.atoms).to_expr()
-    return Sum(tuple(heads), moving, last.target, data, scale, whole, dtype_of(program, nest, last.target))
+    dtype = dtype_of(last.target, whole_scope(nest, program.buffers))
+    return Sum(tuple(heads), moving, last.target, data, scale, whole, dtype)
 
 
 def zeroing(before: Sequence[ast.stmt], target: ast.expr) -> ast.Assign | ast.AnnAssign | None:

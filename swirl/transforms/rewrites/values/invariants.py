@@ -6,7 +6,6 @@ import ast
 from typing import TypeVar
 
 from swirl.ir.affine import ranges_at
-from swirl.ir.functions import COSTLY
 from swirl.ir.names import INDEX_CALLS, Scope, changed_in, of_declaration, of_loop, on_loops, scope_at
 from swirl.ir.nest import (
     LocalType,
@@ -20,6 +19,7 @@ from swirl.ir.nest import (
     names_in,
     references,
 )
+from swirl.ir.operations import COSTLY
 from swirl.ir.paths import Path, at, edit_at, loops
 from swirl.ir.printing import unparse
 from swirl.ir.trees import Transformer, statements_in

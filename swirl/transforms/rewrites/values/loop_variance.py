@@ -11,6 +11,7 @@ from swirl.ir.paths import Path, at, walk
 from swirl.ir.polynomial import Monomial, Polynomial, polynomial
 from swirl.ir.printing import unparse
 from swirl.ir.trees import children, name_of, nodes, targets_in
+from swirl.ir.types import is_float
 
 
 def arithmetic(tree: ast.expr) -> Iterator[ast.expr]:
@@ -45,7 +46,7 @@ class Moving:
             name, type_, value = statement.target.id, local_type(statement), statement.value
             self.locals.add(name)
             once = stored.count(name) == 1
-            if type_.shape or not type_.dtype.startswith("float") or not once or value is None:
+            if type_.shape or not is_float(type_.dtype) or not once or value is None:
                 continue
             value = substitute(value, self.definitions)
             changed = {

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from swirl.ir.names import Scope, changed_in, scope_at
 from swirl.ir.nest import LocalType, Nest, Program, clone, declare, fresh, names_in
+from swirl.ir.operations import FUNCTIONS
 from swirl.ir.paths import Path, at, edit_block, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import ASSIGNMENTS, Transformer
+from swirl.ir.trees import ASSIGNMENTS, Transformer, guarded
 from swirl.ir.types import WEAK_INT, dtype_of, folded
 from swirl.transforms.rewrites.sites import taken_names
 
@@ -37,8 +38,8 @@ def safe_divisor(divisor: ast.expr, scope: Scope, body: list[ast.stmt]) -> bool:
             for part, added in ((left, folded(right)), (right, folded(left))):
                 known = _definition(part.id, scope, body) if isinstance(part, ast.Name) else part
                 match known:
-                    case ast.Call(ast.Name("sqrt" | "exp")) if added is not None:
-                        return 2.0**-126 <= added <= 2.0**63
+                    case ast.Call(ast.Name(name)) if added is not None and name in FUNCTIONS:
+                        return FUNCTIONS[name].range[0] >= 0 and 2.0**-126 <= added <= 2.0**63
         case ast.Name(name):
             value = _definition(name, scope, body)
             return value is not None and safe_divisor(value, scope, body)
@@ -119,21 +120,12 @@ def _first_run(program: Program, nest: Nest) -> _Run | None:
 
 def _divisors(value: ast.expr, certain: bool = True) -> Iterator[tuple[ast.expr, bool]]:
     """What ``value`` divides by, and whether that is evaluated whenever ``value`` is."""
-    match value:
-        case ast.Subscript():  # integers
-            return
-        case ast.IfExp(test, body, orelse):
-            always, sometimes = [test], [body, orelse]
-        case ast.BoolOp(values=[first, *others]):
-            always, sometimes = [first], others
-        case _:
-            always, sometimes = [part for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr)], []
+    if isinstance(value, ast.Subscript):  # integers
+        return
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
         yield value.right, certain
-    for part in always:
-        yield from _divisors(part, certain)
-    for part in sometimes:
-        yield from _divisors(part, False)
+    for part, guards in guarded(value):
+        yield from _divisors(part, certain and not guards)
 
 
 def _pays(program: Program, nest: Nest, run: _Run) -> bool:
