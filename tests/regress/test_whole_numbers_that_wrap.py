@@ -16,7 +16,7 @@ import pytest
 
 from latte import Ensemble, MemoryDataLayer, Net
 from latte.errors import BodyError
-from latte.frontend.number_ranges import ANY, Range, combined, compared
+from latte.frontend.number_ranges import ANY, Range, combined, compared, of_call
 from latte.neuron import Field, Neuron, State, float32, int32
 from swirl.analysis.integers import LARGEST
 
@@ -231,7 +231,7 @@ def test_ranges_hold_what_they_are_of() -> None:
                 for x, y in itertools.product(range(a, b + 1), range(c, d + 1)):
                     if (function(y, x) if turned else function(x, y)) == holds:
                         assert found.low <= x <= found.high
-    assert Range(-5, 3).magnitude == Range(0, 5) and Range(-5, -2).magnitude == Range(2, 5)
-    assert Range(2, 5).magnitude == Range(2, 5) and ANY.magnitude == Range(0) and ANY.fits
+    assert of_call("abs", [Range(-5, 3)]) == Range(0, 5) and of_call("abs", [Range(-5, -2)]) == Range(2, 5)
+    assert of_call("abs", [Range(2, 5)]) == Range(2, 5) and of_call("abs", [ANY]) == Range(0) and ANY.fits
     assert Range(-LARGEST - 1, LARGEST).fits and not Range(0, LARGEST + 1).fits and not Range(-LARGEST - 2).fits
     assert str(Range(-(10**20), 5)) == "-10**20 to 5" and str(Range(1)) == "1 to …"
