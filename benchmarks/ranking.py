@@ -35,7 +35,7 @@ from latte.net import Net
 from latte.planning.plan import make_plan
 from latte.tools.bench.cases import TRIED, Case
 from latte.tools.bench.ours import declared
-from latte.tools.bench.tried import USUAL
+from latte.tools.library.entries import USUAL
 from latte.tools.synthetic_data import synthetic_array
 from swirl.build.jit import build, load
 from swirl.cost.time import Rates, program_demand
