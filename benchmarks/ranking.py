@@ -237,7 +237,7 @@ def predictions(records: Sequence[dict[str, Any]], only: str = "") -> Iterator[t
                 commands = [_recorded(*parts) for parts in each["commands"]]
                 program = subject.after(commands).program
                 demand = program_demand(program, target)
-                seconds.append(demand.seconds(rates, target, head["threads"], head["level3_bytes"])[0])
+                seconds.append(demand.price(rates, target, head["threads"], head["level3_bytes"]))
             yield record, seconds
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import hypot
 
 from swirl.analysis.trips import trips
 from swirl.analysis.work import program_work
@@ -120,8 +121,16 @@ class Demand:
         of_all_cores = ("level 3", "memory")
         return {part: time * (1 if part in of_all_cores else imbalance) for part, time in seconds.items()}
 
+    def price(self, rates: Rates, target: Target, threads: int, level3_bytes: int) -> float:
+        """Seconds by which schedules are ordered: the parts overlap, but not wholly, so the root of the sum of their
+        squares; and what threads take that begin. See :meth:`resource_times`; ``benchmarks/ranking.py`` measures how
+        often the order is right."""
+        parts = self.resource_times(rates, target, threads, level3_bytes).values()
+        return hypot(*parts) + (self.regions * REGION if threads > 1 else 0.0)
+
     def seconds(self, rates: Rates, target: Target, threads: int, level3_bytes: int) -> tuple[float, str]:
-        """The seconds that are predicted, and the part that takes most of them; see :meth:`resource_times`."""
+        """The seconds that are needed at least, if all parts overlap wholly, and the part that takes most of them; see
+        :meth:`resource_times`."""
         parts = self.resource_times(rates, target, threads, level3_bytes)
         slowest = max(parts, key=lambda part: parts[part])
         begun = self.regions * REGION if threads > 1 else 0.0

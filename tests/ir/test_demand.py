@@ -324,6 +324,16 @@ def test_threads_that_begin_take_time_besides() -> None:
     assert nest(regions=1000).seconds(RATES, AVX512, threads=2, level3_bytes=0) == (pytest.approx(1e-3), "threads")
 
 
+def test_a_price_is_between_the_longest_part_and_all_of_them() -> None:
+    demand = nest(multiply_adds=3 * 10**9, loads=4 * 10**9)
+    parts = demand.resource_times(RATES, AVX512, threads=2, level3_bytes=0)
+    price = demand.price(RATES, AVX512, threads=2, level3_bytes=0)
+    assert max(parts.values()) < price < sum(parts.values())
+    assert price == pytest.approx(sum(part**2 for part in parts.values()) ** 0.5)
+    begun = replace(demand, regions=1000).price(RATES, AVX512, threads=2, level3_bytes=0)
+    assert begun == pytest.approx(price + 1e-3)
+
+
 def test_cores_that_begin_two_multiply_adds_in_a_cycle_wait_for_twice_as_many() -> None:
     fast = replace(RATES, peak=2 * 16 * 16e9)  # 8e9 vectors a second for each of two threads: 4 GHz
     parts = nest(waits=10**9).resource_times(fast, AVX512, threads=2, level3_bytes=0)
