@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import moves, stride
 from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.trips import trips
-from swirl.ir.nest import loop_of
-from swirl.ir.paths import loops
 from swirl.schedule.rules.product import CHUNKS
 from swirl.schedule.rules.trials import Trials, step
 
@@ -82,14 +80,10 @@ def add_up_together(trials: Trials) -> int:
     Returns:
         nests that are scheduled now, from this one on; 0 where the rule does not apply.
     """
-    before, trial = len(trials.program.nests), trials.scratch()
-    found = FewSums.of(trial)
-    if found is None:
+    before, found = len(trials.program.nests), FewSums.of(trials)
+    trial = None if found is None else trials.scratch().cut_off("the sums have loops of their own", found.results)
+    if found is None or trial is None:
         return 0
-    for var in reversed(found.results):
-        if _holds_others(trial, var) and not trial.apply("the sums have loops of their own", "distribute", var):
-            return 0
-        trial = replace(trial, nest=(trials.nest or 0) + len(trial.program.nests) - before)
     count = {loop.var: trips(loop, found.statement.ranges) for loop in found.statement.loops}
     why = f"{prod(count[var] for var in found.results)} sums stay in registers while the data pass by once"
     order = [found.part, *found.results, *found.terms]
@@ -107,11 +101,6 @@ def add_up_together(trials: Trials) -> int:
         return 0
     trials.accept(trial)
     return len(trials.program.nests) - before + 1
-
-
-def _holds_others(trials: Trials, var: str) -> bool:
-    """Whether a loop of the nest holds more than one statement directly."""
-    return any(loop_of(node).var == var and len(node.body) > 1 for _, node in loops(trials.nests[0].body))
 
 
 def _all(access: Access, variables: list[str]) -> bool:

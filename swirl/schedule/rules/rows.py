@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import moves, stride
 from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.trips import trips
-from swirl.ir.nest import loop_of
-from swirl.ir.paths import loops
 from swirl.schedule.rules.product import CHUNKS
-from swirl.schedule.rules.trials import Trials, step
+from swirl.schedule.rules.trials import Trials
 
 WHY = "its data are rows along {}"
 
@@ -33,22 +29,17 @@ def results_outside(own: Trials) -> bool:
     if found is None:
         return False
     statement, row, results = found
-    trial, before = own.scratch(), len(own.program.nests)
-    why = WHY.format(row)
+    trial, why = own.scratch(), WHY.format(row)
     between = [
         a.name for a in statement.accesses if a.kind == "read" and not a.own and a.name not in own.program.buffers
     ]
     if between and not trial.apply(why, "store_local", list(dict.fromkeys(between))):
         return False
-    for var in reversed(statement.variables()):
-        if any(loop_of(node).var == var and len(node.body) > 1 for _, node in loops(trial.nests[0].body)):
-            if not trial.apply(why, "distribute", var):
-                return False
-            trial = replace(trial, nest=(own.nest or 0) + len(trial.program.nests) - before)
+    alone = trial.cut_off(why, statement.variables())
     others = [var for var in statement.variables() if var not in results and var != row]
-    if not trial.together([step(why, "reorder", [*results, *others, row])]):
+    if alone is None or not alone.apply(why, "reorder", [*results, *others, row]):
         return False
-    own.accept(trial)
+    own.accept(alone)
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -135,6 +135,25 @@ class Trials:
             return False
         self.accept(trial)
         return True
+
+    def cut_off(self, why: str, variables: Sequence[str]) -> Trials | None:
+        """The last statement of the nest gets loops of its own.
+
+        Args:
+            why: the reason.
+            variables: of the loops around it, outermost first, that it is not to share.
+
+        Returns:
+            the same for the nest that the statement is in; None where it cannot have loops of its own, and some of the
+            loops may have been cut.
+        """
+        own, before = self, len(self.program.nests)
+        for var in reversed(variables):
+            if any(variable_of(node) == var and len(node.body) > 1 for _, node in loops(own.nests[0].body)):
+                if not own.apply(why, "distribute", var):
+                    return None
+                own = replace(own, nest=(self.nest or 0) + len(own.program.nests) - before)
+        return own
 
     def note_refusal(self, name: str, *arguments: Any, **options: Any) -> None:
         """Note why a command is refused that nothing takes the place of; one that was left out for another reason is
