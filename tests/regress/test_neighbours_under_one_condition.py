@@ -1,4 +1,4 @@
-"""Two statements under one condition that add to neighbours of one element, as the gradient of a stencil's inner points:
+"""Two statements under one condition that add to neighbours of one element, as the gradient of a stencil's inside:
 the default schedule moved the loop to the one's elements, and to the other's, and so on without end."""
 
 from __future__ import annotations
