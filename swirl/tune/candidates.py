@@ -16,6 +16,7 @@ from swirl.schedule.pipeline import finished_program
 from swirl.schedule.plan_layouts import finished
 from swirl.schedule.recipe import Schedule
 from swirl.target.targets import Target
+from swirl.transforms import COMMANDS
 from swirl.transforms.rewrites.sites import loop_names
 
 SIZED = ("tile_loop", "unroll", "unroll_and_jam")
@@ -113,11 +114,11 @@ def _size(commands: list[Recorded], subject: Subject, random: Random) -> list[Re
     """Another size of a tile, or of a body's copies."""
 
     def change(command: Recorded) -> Recorded:
-        *first, size = command.arguments[:3]
+        size = _argument(command, "factor")
         if not isinstance(size, int):
             return command
         sizes = {size * 2, size * 4, size // 2, size // 4, size + 1, size - 1, size + 2} - {size, 0, 1, -1}
-        return replace(command, arguments=(*first, random.choice(sorted(sizes)), *command.arguments[3:]))
+        return _with(command, factor=random.choice(sorted(sizes)))
 
     return _one_changed(commands, random, SIZED, change)
 
@@ -133,10 +134,10 @@ def _order(commands: list[Recorded], subject: Subject, random: Random) -> list[R
     """Two loops of an order change places."""
 
     def change(command: Recorded) -> Recorded:
-        order = list(command.arguments[1])
+        order = list(_argument(command, "order"))
         first, second = random.sample(range(len(order)), 2) if len(order) > 1 else (0, 0)
         order[first], order[second] = order[second], order[first]
-        return replace(command, arguments=(command.arguments[0], order, *command.arguments[2:]))
+        return _with(command, order=order)
 
     return _one_changed(commands, random, ("reorder",), change)
 
@@ -146,10 +147,9 @@ def _other_loop(commands: list[Recorded], subject: Subject, random: Random) -> l
 
     def change(command: Recorded) -> Recorded:
         loop = random.choice(loop_names(subject.program))
-        options: tuple[tuple[str, Any], ...] = command.options
         if command.name == "vectorize" and random.random() < 0.5:
-            options = (*((key, value) for key, value in options if key != "strided"), ("strided", "gather"))
-        return replace(command, arguments=(command.arguments[0], loop, *command.arguments[2:]), options=options)
+            return _with(command, loop_var=loop, strided="gather")
+        return _with(command, loop_var=loop)
 
     return _one_changed(commands, random, ("vectorize", "parallelize"), change)
 
@@ -160,6 +160,21 @@ def _earlier(commands: list[Recorded], subject: Subject, random: Random) -> list
         return commands
     place = random.randrange(1, len(commands))
     return [*commands[: place - 1], commands[place], commands[place - 1], *commands[place + 1 :]]
+
+
+def _argument(command: Recorded, name: str) -> Any:
+    """What a command is given for a parameter, by its place or by its name; None where it is given nothing."""
+    arguments, options = command.given
+    return COMMANDS[command.name].bound(arguments, options).arguments.get(name)
+
+
+def _with(command: Recorded, **changed: Any) -> Recorded:
+    """A command with other arguments."""
+    arguments, options = command.given
+    bound = COMMANDS[command.name].bound(arguments, options)
+    bound.arguments.update(changed)
+    kept = tuple((key, value) for key, value in command.options if key == "optional")
+    return replace(command, arguments=(command.phase, *bound.args), options=(*bound.kwargs.items(), *kept))
 
 
 def _one_changed(

@@ -87,39 +87,43 @@ def _loops_that_differ(adding: Sequence[tuple[Statement, Access]]) -> set[str]:
     """The loops along which the places of statements differ by constants; none where they differ otherwise."""
     found: set[str] = set()
     forms = [[affine(index, s.ranges) for index in access.own] for s, access in adding]
-    for own in forms:
+    for (s, _), own in zip(adding, forms, strict=True):
         for form, first in zip(own, forms[0], strict=True):
             if form is None or first is None or form.terms != first.terms:
                 return set()
             if form.constant != first.constant:
-                if list(form.terms.values()) != [1]:
+                if list(form.terms.values()) != [1] or not form.terms.keys() <= set(s.variables()):
                     return set()
                 found.update(form.terms)
     return found
 
 
 def _over_elements(trial: Trials, array: str) -> bool:
-    """Loops whose iterations add to other elements than their own are now over these; whether all are."""
+    """Loops whose iterations add to other elements than their own are now over these; whether all are. Where one adds
+    at several places, as in two statements under one condition, there are no such loops."""
     while (moved := _moved(trial, array)) is not None:
-        path, var, shift = moved
-        new = fresh(f"{var}_to", taken_names(trial.program))
+        path, var, shifts = moved
+        if len(shifts) > 1:
+            return False
+        new, (shift,) = fresh(f"{var}_to", taken_names(trial.program)), shifts
         index = f"{var} {'+' if shift > 0 else '-'} {abs(shift)}"
         if not trial.apply(WHY, "reindex", _selection(trial, path), **{new: index}):
             return False
     return True
 
 
-def _moved(trial: Trials, array: str) -> tuple[Path, str, int] | None:
-    """A loop, and how far from its own the elements are that its iterations add to."""
+def _moved(trial: Trials, array: str) -> tuple[Path, str, set[int]] | None:
+    """A loop whose iterations add to other elements than their own, and how far from it all those are."""
+    shifts: dict[tuple[Path, str], set[int]] = {}
     for statement in statements_of(trial.nests[0]):
+        around = statement.variables()
         for access in statement.accesses:
             for index in access.own if access.kind == "add" and access.name == array else ():
                 form = affine(index, statement.ranges)
-                if form is not None and form.constant and list(form.terms.values()) == [1]:
-                    var = next(iter(form.terms))
-                    depth = statement.loop_depths[statement.variables().index(var)]
-                    return statement.path[: depth + 1], var, form.constant
-    return None
+                if form is not None and list(form.terms.values()) == [1] and (var := next(iter(form.terms))) in around:
+                    path = statement.path[: statement.loop_depths[around.index(var)] + 1]
+                    shifts.setdefault((path, var), set()).add(form.constant)
+    return next(((*loop, found) for loop, found in shifts.items() if found != {0}), None)
 
 
 def _selection(trial: Trials, path: Path) -> str:
