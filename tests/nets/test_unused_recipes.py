@@ -14,7 +14,7 @@ from latte.neuron import Neuron
 from latte.planning.unused_recipes import unused_recipes
 from latte.runtime.report import RecipeUnused
 from latte.tools.bench.shipped_layers import SHIPPED
-from latte.tools.bench.tried import VOCABULARY
+from latte.tools.library.entries import VOCABULARY
 
 FORWARD = "def forward(s, target):\n    s.parallelize('forward', 'n')\n"
 CHAIN = 'chain = ("conv", "relu")\n\ndef forward(s, target):\n    s.fuse_layers("forward")\n'

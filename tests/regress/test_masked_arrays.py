@@ -187,5 +187,5 @@ def test_a_loss_in_python() -> None:
     net.compile(target="portable", threads=1)
     scores.set_weights(np.ones((2, 3)))
     net.set_batch(X, Y)
-    with pytest.raises(LatteError, match="has returned masked, not the loss"):
+    with pytest.raises(LatteError, match="has returned masked; the loss, a number, is needed"):
         net.forward()
