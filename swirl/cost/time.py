@@ -126,15 +126,19 @@ class Demand:
         squares; and what threads take that begin. See :meth:`resource_times`; ``benchmarks/ranking.py`` measures how
         often the order is right."""
         parts = self.resource_times(rates, target, threads, level3_bytes).values()
-        return hypot(*parts) + (self.regions * REGION if threads > 1 else 0.0)
+        return hypot(*parts) + self._beginning(threads)
 
     def seconds(self, rates: Rates, target: Target, threads: int, level3_bytes: int) -> tuple[float, str]:
         """The seconds that are needed at least, if all parts overlap wholly, and the part that takes most of them; see
         :meth:`resource_times`."""
         parts = self.resource_times(rates, target, threads, level3_bytes)
         slowest = max(parts, key=lambda part: parts[part])
-        begun = self.regions * REGION if threads > 1 else 0.0
+        begun = self._beginning(threads)
         return parts[slowest] + begun, slowest if parts[slowest] >= begun else "threads"
+
+    def _beginning(self, threads: int) -> float:
+        """Seconds that threads take to begin, and to wait for each other."""
+        return self.regions * REGION if threads > 1 else 0.0
 
 
 def _pipes(vectors_per_second: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,3 +135,17 @@ def random_data(items: int, seed: int = 0, shape: tuple[int, ...] = SHAPE) -> tu
     for image, label in zip(images, labels, strict=True):
         image[:, label // 5 * 4 : label // 5 * 4 + 3, label % 5 : label % 5 + 3] += 2.0
     return images, labels
+
+
+def steps(net: Net, layer: Ensemble, shape: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Random data of a net of one source and gradients of a layer of that shape, each after a step on them: of a whole
+    batch, and of one item fewer."""
+    random = np.random.default_rng(0)
+    for count in (net.batch_size, max(1, net.batch_size - 1)):
+        data, grad = (random.standard_normal((count, *shape)).astype(np.float32) for _ in range(2))
+        net.set_batch(data)
+        net.forward()
+        net.clear_grad()
+        layer.set_grad(grad)
+        net.backward()
+        yield data, grad

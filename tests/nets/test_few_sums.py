@@ -7,8 +7,7 @@ import pytest
 
 from latte import Ensemble, MemoryDataLayer, Net, Neuron, Param
 from latte.neuron import constant
-from swirl.target.machine import why_not
-from swirl.target.targets import TARGETS
+from tests.nets.references import steps
 
 SHAPES = [(4, (2, 300, 301)), (1, (3, 501, 480)), (9, (1, 270, 303))]
 """Items, and shapes whose data are larger than a level-2 cache."""
@@ -42,23 +41,13 @@ def commands(net: Net, layer: Ensemble) -> str:
     return "\n".join(each.command.text for each in outcomes if each.command.phase == "update")
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("items", "shape"), SHAPES)
 def test_gradients_of_a_shared_window(target: str, items: int, shape: tuple[int, ...]) -> None:
-    if (missing := why_not(TARGETS[target])) is not None:
-        pytest.skip(missing)
     net, layer = window(items, shape)
     net.compile(target=target)
     assert "privatize('update', 'grad_w'" in commands(net, layer)
     assert "unroll_and_jam('update', 'j', 3" in commands(net, layer)
-    random = np.random.default_rng(0)
-    for count in (items, max(1, items - 1)):
-        data, grad = (random.standard_normal((count, *shape)).astype(np.float32) for _ in range(2))
-        net.set_batch(data)
-        net.forward()
-        net.clear_grad()
-        layer.set_grad(grad)
-        net.backward()
+    for data, grad in steps(net, layer, shape):
         padded = np.pad(data.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
         _, _, height, width = data.shape
         taps = [[padded[:, :, j : j + height, k : k + width] for k in range(3)] for j in range(3)]

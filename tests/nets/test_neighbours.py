@@ -9,8 +9,7 @@ import pytest
 
 from latte import Ensemble, MemoryDataLayer, Net, Neuron, Param
 from latte.neuron import constant, tanh
-from swirl.target.machine import why_not
-from swirl.target.targets import TARGETS
+from tests.nets.references import steps
 
 
 class Cross(Neuron):
@@ -86,7 +85,6 @@ def product(x: np.ndarray, g: np.ndarray) -> np.ndarray:
     return shifted(g * right, 0, 1) + shifted(g * left, 0, -1)
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [(Cross, cross), (Diagonal, diagonal), (Difference, difference), (Product, product)],
@@ -100,17 +98,9 @@ def test_gradients(
     items: int,
     shape: tuple[int, ...],
 ) -> None:
-    if (missing := why_not(TARGETS[target])) is not None:
-        pytest.skip(missing)
     net, data, layer = declared(kind, items, shape)
     net.compile(target=target)
-    random = np.random.default_rng(0)
-    for count in (items, max(1, items - 1)):
-        x, g = (random.standard_normal((count, *shape)).astype(np.float32) for _ in range(2))
-        net.set_batch(x)
-        net.forward()
-        layer.set_grad(g)
-        net.backward()
+    for x, g in steps(net, layer, shape):
         np.testing.assert_allclose(data.get_grad(), expected(x.astype(np.float64), g), rtol=1e-5, atol=1e-5)
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from latte import Ensemble, MemoryDataLayer, Net, Param
 from latte.neuron import ones, sqrt
-from swirl.target.machine import why_not
-from swirl.target.targets import TARGETS
+from tests.nets.references import steps
 
 EPSILON = 1e-5
 
@@ -58,7 +57,6 @@ def update_commands(net: Net, layer: Ensemble) -> list[str]:
     return [each.command.text for each in outcomes if each.command.phase == "update"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("kind", "items", "shape"),
     [
@@ -71,18 +69,9 @@ def update_commands(net: Net, layer: Ensemble) -> list[str]:
     ],
 )
 def test_gradients(target: str, kind: type[Ensemble], items: int, shape: tuple[int, ...]) -> None:
-    if (missing := why_not(TARGETS[target])) is not None:
-        pytest.skip(missing)
     net, _, layer = declared(kind, items, shape)
     net.compile(target=target)
-    random = np.random.default_rng(0)
-    for count in (items, max(1, items - 1)):
-        x, grad = (random.standard_normal((count, *shape)).astype(np.float32) for _ in range(2))
-        net.set_batch(x)
-        net.forward()
-        net.clear_grad()
-        layer.set_grad(grad)
-        net.backward()
+    for x, grad in steps(net, layer, shape):
         wide = x.astype(np.float64)
         r = 1 / np.sqrt((wide**2).mean(1, keepdims=True) + EPSILON) if kind is PixelNorm else 1.0
         terms = grad * wide * r
