@@ -36,7 +36,6 @@ from latte.planning.plan import make_plan
 from latte.tools.bench.cases import TRIED, Case
 from latte.tools.bench.ours import declared
 from latte.tools.library.entries import USUAL
-from latte.tools.synthetic_data import synthetic_array
 from swirl.build.jit import build, load
 from swirl.cost.time import Rates, program_demand
 from swirl.dump.write import contents
@@ -54,6 +53,7 @@ from swirl.schedule.memo import Memos
 from swirl.schedule.pipeline import generate
 from swirl.target.machine import cache_bytes, processor_name, resolve_target, why_not
 from swirl.target.targets import TARGETS, Target
+from swirl.tune.arrays import synthetic_array
 from swirl.tune.candidates import Candidate, Subject, around, commands_for
 from tests.frozen.specifications import specifications
 
@@ -101,7 +101,7 @@ def subjects(net: Net, target: Target) -> Iterator[tuple[str, str, Subject, tupl
                 yield (
                     item.unit.name,
                     phase,
-                    Subject(first, phase, (*prefixes, f"{item.unit.name}."), target),
+                    Subject.alone(first, phase, (*prefixes, f"{item.unit.name}."), target),
                     commands_for(phase, item.result.outcomes),
                 )
 

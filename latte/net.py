@@ -45,10 +45,11 @@ class Net(Copied, Looking):
             theirs), everything is kept, commands that do not apply are skipped. By default what ``LATTE_COMPAT`` says.
         memory: ``"less"``: of forward's values those are kept at which all paths of the net meet, and ``backward``
             computes the others again; the results are the same to the last bit.
+        recipes: a folder of recipe files, as ``latte tune`` writes one; it comes before that of ``LATTE_RECIPES``.
 
     Raises:
-        DeclarationError: if the batch size is not a positive integer, the seed is negative or too large, or all is to
-            be kept in less memory.
+        DeclarationError: if the batch size is not a positive integer, the seed is negative or too large, all is to be
+            kept in less memory, or there is no such folder.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class Net(Copied, Looking):
         keep: str | None = None,
         compat: bool | None = None,
         memory: str | None = None,
+        recipes: str | PathLike[str] | None = None,
     ):
-        self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat, memory))
+        self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat, memory, recipes))
         self.nowait = False  # of the original; has no effect
         self._session: Session | None = None
         self._asked: tuple[str | None, int | None] = None, None  # target and threads

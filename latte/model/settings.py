@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
@@ -26,6 +28,7 @@ class NetSettings:
         seed: of all random numbers.
         keeps_all: whether every layer's value and gradient can be read.
         memory: ``"less"`` where backward computes values again instead of keeping them.
+        recipes: a folder of recipes for this net, or None.
         force_backward: whether gradients of data are computed.
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
         freezing: what does not train.
@@ -38,6 +41,7 @@ class NetSettings:
     seed: int
     keeps_all: bool = False
     memory: str | None = None
+    recipes: Path | None = None
     force_backward: bool = False
     compat: bool = False
     compiled: bool = False
@@ -47,13 +51,19 @@ class NetSettings:
 
     @staticmethod
     def of(
-        batch_size: int, seed: int | None, keep: str | None, compat: bool | None = None, memory: str | None = None
+        batch_size: int,
+        seed: int | None,
+        keep: str | None,
+        compat: bool | None = None,
+        memory: str | None = None,
+        recipes: str | PathLike[str] | None = None,
     ) -> NetSettings:
         """Checked settings; see :class:`latte.net.Net`.
 
         Raises:
             DeclarationError: the batch size is not a positive integer, the seed is negative or too large, ``keep``,
-                ``compat`` or ``memory`` is something else, or all is to be kept in less memory.
+                ``compat`` or ``memory`` is something else, all is to be kept in less memory, or ``recipes`` is not a
+                folder.
         """
         if not is_size(batch_size):
             raise DeclarationError(
@@ -83,8 +93,15 @@ class NetSettings:
                 location=user_location(),
                 way_out="net.keep(conv1) keeps one layer",
             )
+        if recipes is not None and not (isinstance(recipes, (str, PathLike)) and Path(recipes).is_dir()):
+            raise DeclarationError(
+                f"recipes must be a folder of recipe files, not {recipes!r}",
+                location=user_location(),
+                way_out="net.use_recipe(conv1, path) names one file",
+            )
+        folder = None if recipes is None else Path(recipes)
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
-        return NetSettings(int(batch_size), drawn, keep == "all" or in_place, memory, compat=in_place)
+        return NetSettings(int(batch_size), drawn, keep == "all" or in_place, memory, folder, compat=in_place)
 
 
 class Setting(Generic[T]):

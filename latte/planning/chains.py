@@ -21,6 +21,7 @@ from latte.planning.recipes import Choice, Recipes, chain_keys, chain_name
 from swirl.errors import CommandError, RecipeError, nearest
 from swirl.ir.spelling import normalised
 from swirl.schedule.choices import check_choices
+from swirl.schedule.entries import over
 from swirl.schedule.recipe import Recipe
 
 LONGEST = 8
@@ -87,6 +88,7 @@ class Candidate:
         recipe: of a file; or the default schedule of neighbours.
         unused: why the file is not used, or None.
         reason: why the layers are not compiled together, or None.
+        table: a recipe of entries for them, which takes precedence.
     """
 
     members: tuple[Ensemble, ...]
@@ -94,6 +96,7 @@ class Candidate:
     recipe: Recipe | DefaultChain
     unused: str | None = None
     reason: str | None = None
+    table: Recipe | None = None
 
 
 def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozenset()) -> list[Candidate]:
@@ -119,7 +122,8 @@ def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozense
         reason = (
             "another layer has this name" if name in layers else _why_separate(graph, recipes, members, seeded, choice)
         )
-        return Candidate(members, name, recipe, unused, reason)
+        table = recipes.table(members) if choice < Choice.NET and unused is None else None
+        return Candidate(members, name, recipe, unused, reason, table)
 
     files = [(members, recipes.of_chain(members)) for members in paths]
     found = [candidate(members, file.recipe, file.choice) for members, file in files if file is not None]
@@ -145,7 +149,7 @@ def chosen_chains(
         recipe = each.recipe.recipe(left) if isinstance(each.recipe, DefaultChain) else each.recipe
         if recipe is None:
             continue
-        recipe = as_frozen(recipe, each.members, frozen)
+        recipe = as_frozen(recipe if each.table is None else over(each.table, recipe), each.members, frozen)
         decided.add(each.name)
         joined = joined_phases(recipe)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in each.members)}

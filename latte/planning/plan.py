@@ -139,8 +139,11 @@ class Plan:
         return {item.unit.name: item.result.outcomes for item in self.scheduled}
 
     def cautions(self) -> Iterator[str]:
-        """Commands of users' recipes that do nothing, little, or harm, with their places."""
+        """Commands of users' recipes that do nothing, little, or harm, and entries of tuned ones that are not used
+        although they were found for these sizes; with their places."""
         for item in self.scheduled:
+            stale = (each for each in item.result.entries if each.how == "stale")
+            yield from (f"{each.location}: {each.name} of {item.unit.name}: {each.told}" for each in stale)
             recorded = any(member.commands for member in item.unit.members)
             if recorded or (item.unit.recipe is not None and item.unit.recipe.is_ones_own):
                 for outcome in item.result.outcomes:
@@ -153,7 +156,7 @@ class Plan:
         found = {p.ensemble.name: (*p.notes, *self.chains.notes.get(p.ensemble.name, ())) for p in self.programs}
         for item in self.scheduled:
             for member in item.unit.members:
-                found[member.name] += tuple(map(str, item.result.knobs))
+                found[member.name] += tuple(map(str, (*item.result.knobs, *item.result.entries)))
         for each in self.untuned:
             told = f"{each.phase} has the default schedule: {each.reason}"
             unit = next(item.unit for item in self.scheduled if item.unit.name == each.layer)

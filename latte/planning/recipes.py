@@ -18,7 +18,8 @@ from latte.planning.frozen_recipes import as_frozen
 from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.ir.spelling import normalised
-from swirl.schedule.files import read_recipe, recorded_recipe
+from swirl.schedule.entries import over
+from swirl.schedule.files import has_entries, read_recipe, recorded_recipe
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe
 from swirl.schedule.rules.schedule import FOR_RECIPES, with_defaults
 
@@ -28,7 +29,7 @@ class Choice(IntEnum):
 
     SHIPPED = 0
     FOLDER = 1
-    """It is in the folder ``LATTE_RECIPES``."""
+    """It is in the folder of the net, or in ``LATTE_RECIPES``."""
     NET = 2
     """``net.use_recipe``"""
 
@@ -56,11 +57,12 @@ class Recipes:
         self._graph, self._frozen, self._read_file, chosen = graph, frozen, read, settings()
         self.scheduled = chosen.schedule
         """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
-        self._folders = [
-            (files_of(folder), choice)
-            for folder, choice in ((chosen.recipes, Choice.FOLDER), (_shipped(), Choice.SHIPPED))
-            if folder is not None
-        ]
+        users = [(files_of(folder), Choice.FOLDER) for folder in folders(graph)]
+        self._folders = [*users, (files_of(_shipped()), Choice.SHIPPED)]
+        of_entries = {name: path for files, _ in reversed(users) for name, path in files.items() if has_entries(path)}
+        named = {key: path for key, path in graph.recipes.items() if path is not None and has_entries(path)}
+        self._tables: dict[str, Path] = {**of_entries, **named}
+        self._named = {key: path for key, path in graph.recipes.items() if key not in named}
         self._read: dict[Path, Recipe] = {}
         self._of: dict[tuple[str, frozenset[str]], Recipe | None] = {}
 
@@ -68,8 +70,9 @@ class Recipes:
         """The recipe of an ensemble; phases that it does not schedule, or has left, get the default schedule.
 
         In this order: ``net.use_recipe(ensemble, path)``, ``net.use_recipe(kind, path)``, ``<kind>.py`` in the folder
-        ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. Commands recorded on the
-        ensemble replace it phase by phase. None where ``LATTE_SCHEDULE=0``: the layer runs as it is lowered.
+        ``LATTE_RECIPES``, the shipped one; ``None`` for the path is the default schedule. The entries of a tuned recipe
+        (:mod:`swirl.schedule.entries`) take precedence over that of a folder and the shipped one. Commands recorded on
+        the ensemble replace it phase by phase. None where ``LATTE_SCHEDULE=0``: the layer runs as it is lowered.
 
         Raises:
             RecipeError: the file cannot be read or is not a recipe.
@@ -80,6 +83,8 @@ class Recipes:
         if key not in self._of:
             path = self.path(ensemble)
             recipe = self._for_one(path, self._choices(ensemble.name, ensemble.kind)) if path is not None else None
+            table = self.table([ensemble]) if self.choice_for(ensemble) < Choice.NET else None
+            recipe = over(table, recipe) if table is not None else recipe
             if ensemble.commands:
                 recorded = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
                 recipe = replace(recorded, unquestioned=_shipped())
@@ -90,26 +95,44 @@ class Recipes:
     def path(self, ensemble: Ensemble) -> Path | None:
         """The file that holds the ensemble's recipe, if there is one."""
         for key in (ensemble.name, ensemble.kind):
-            if key in self._graph.recipes:
-                return self._graph.recipes[key]
+            if key in self._named:
+                return self._named[key]
         return self._own_or_shipped(ensemble.kind)
 
     def has_none(self, ensemble: Ensemble) -> bool:
         """Whether an ensemble is to have no recipe."""
-        keys = [key for key in (ensemble.name, ensemble.kind) if key in self._graph.recipes]
-        return bool(keys) and self._graph.recipes[keys[0]] is None
+        keys = [key for key in (ensemble.name, ensemble.kind) if key in self._named]
+        return bool(keys) and self._named[keys[0]] is None
 
     def choice_for(self, ensemble: Ensemble) -> Choice:
         """Who has chosen the recipe of an ensemble."""
-        if ensemble.name in self._graph.recipes or ensemble.kind in self._graph.recipes:
+        if ensemble.name in self._named or ensemble.kind in self._named:
             return Choice.NET
-        found = (choice for files, choice in self._folders if ensemble.kind in files)
+        found = (choice for files, choice in self._folders if self._is_in(files, ensemble.kind))
         return next(found, Choice.SHIPPED)
+
+    def table(self, members: Sequence[Ensemble]) -> Recipe | None:
+        """The recipe of entries for a layer, or for layers that follow each other, if there is one.
+
+        Raises:
+            RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
+        """
+        keys = (members[0].name, members[0].kind) if len(members) == 1 else chain_keys(members)
+        path = next((self._tables[key] for key in keys if key in self._tables), None)
+        if path is None:
+            return None
+        recipe, kinds = self._file(path), tuple(member.kind for member in members)
+        if recipe.chain == (kinds if len(kinds) > 1 else ()):
+            return recipe
+        if path not in self._graph.recipes.values():
+            return None  # of a kind, and of a chain, that happen to have one name
+        declares = f"the chain {', '.join(recipe.chain)}" if recipe.chain else "no chain"
+        raise RecipeError(f"declares {declares}, but is used for {', '.join(kinds)}", location=recipe.name)
 
     def of_member(self, members: Sequence[Ensemble], kind: str) -> Recipe | None:
         """The recipe for a kind of layer that a chain's recipe builds on: that of the first member of this kind, or the
         one that a layer of this kind would get. The default schedule, by its name, or where there is no other."""
-        chosen = self._graph.recipes
+        chosen = self._named
         member = next((member for member in members if member.kind == kind), None)
         path = self.path(member) if member is not None else chosen.get(kind, self._own_or_shipped(kind))
         if path is not None:
@@ -137,7 +160,7 @@ class Recipes:
                     location=recipe.name,
                     way_out=f"a recipe for this chain is called {'_'.join(recipe.chain)}.py",
                 )
-            chosen, ensembles = self._graph.recipes, self._graph.ensembles
+            chosen, ensembles = self._named, self._graph.ensembles
             own = {chosen.get(key) for ensemble in ensembles for key in (ensemble.name, ensemble.kind)}
             if choice == Choice.NET and path not in own:
                 raise RecipeError(
@@ -150,11 +173,11 @@ class Recipes:
     def _chain_paths(self, members: Sequence[Ensemble]) -> Iterator[tuple[Path, Choice]]:
         by_layers, name = chain_keys(members)
         for key in (by_layers, name):
-            chosen = self._graph.recipes.get(key)
+            chosen = self._named.get(key)
             if chosen is not None:
                 yield chosen, Choice.NET
         for files, choice in self._folders:
-            if name in files:
+            if self._is_in(files, name):
                 yield files[name], choice
 
     def ships(self, path: Path) -> bool:
@@ -162,7 +185,10 @@ class Recipes:
         return path.parent == _shipped()
 
     def _own_or_shipped(self, kind: str) -> Path | None:
-        return next((files[kind] for files, _ in self._folders if kind in files), None)
+        return next((files[kind] for files, _ in self._folders if self._is_in(files, kind)), None)
+
+    def _is_in(self, files: Mapping[str, Path], name: str) -> bool:
+        return name in files and files[name] != self._tables.get(name)
 
     def _file(self, path: Path) -> Recipe:
         if path not in self._read:
@@ -197,6 +223,11 @@ def _shipped() -> Path:
 def short_name(path: Path) -> str:
     """``recipes/conv.py`` for a recipe of ours, else the path."""
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
+
+
+def folders(graph: Graph) -> list[Path]:
+    """The user's folders of recipes: that of the net, then ``LATTE_RECIPES``."""
+    return list(dict.fromkeys(each for each in (graph.settings.recipes, settings().recipes) if each is not None))
 
 
 def files_of(folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Files in the folder ``LATTE_RECIPES`` whose names are nobody's: a recipe that is there, and that no layer gets."""
+"""Files in the user's folders of recipes whose names are nobody's: a recipe that is there, and that no layer gets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from latte.model.instances import kind_of
 from latte.model.library_kinds import LIBRARY_KINDS
 from latte.model.neuron import Neuron
 from latte.planning.chains import chain_keys, neighbours
-from latte.planning.recipes import files_of, short_name
+from latte.planning.recipes import files_of, folders, short_name
 from swirl.config import settings
 from swirl.ir.phases import INFERENCE, PHASES
 from swirl.ir.spelling import as_in_sources
+from swirl.schedule.entries import NAME
 from swirl.schedule.imports import recipe_sources
 from swirl.source_text import parsed
 
@@ -50,7 +51,7 @@ class UnusedRecipe:
 
 
 def unused_recipes(graph: Graph) -> tuple[UnusedRecipe, ...]:
-    """The recipes of the folder ``LATTE_RECIPES`` whose names are nobody's.
+    """The recipes of the net's folder, and of ``LATTE_RECIPES``, whose names are nobody's.
 
     A folder serves many nets, so a file may be for others: for a kind of the library, for one of a class that the
     process has, or for a chain of such kinds. What other recipes of the folder import, files whose names begin with
@@ -60,28 +61,29 @@ def unused_recipes(graph: Graph) -> tuple[UnusedRecipe, ...]:
     Args:
         graph: of the net, which is complete.
     """
-    chosen = settings()
-    if chosen.recipes is None or not chosen.schedule:
+    if not settings().schedule:
         return ()
-    files = files_of(chosen.recipes)
+    return tuple(each for folder in folders(graph) for each in _unused_in(folder, graph))
+
+
+def _unused_in(folder: Path, graph: Graph) -> Iterator[UnusedRecipe]:
+    files = files_of(folder)
     kinds = {ensemble.kind for ensemble in graph.ensembles if not isinstance(ensemble, DataEnsemble)}
     chains = {chain_keys(members)[1]: tuple(member.kind for member in members) for members in neighbours(graph)}
     names = kinds | set(chains)
     imported = {other for path in files.values() for other in recipe_sources(path)[1:]}
-    found = []
     for name, path in files.items():
         declared = None if name.startswith("_") or path.absolute() in imported else _declared(path)
         if declared is None or name in kinds:
             continue
         if declared and "_".join(declared) != name:
             reason = f"it declares the chain {', '.join(declared)}, whose recipe has another name"
-            found.append(UnusedRecipe(path, reason, f"call it {'_'.join(declared)}.py"))
+            yield UnusedRecipe(path, reason, f"call it {'_'.join(declared)}.py")
         elif not declared and name in chains:
             reason = "it has the name of a chain, and declares none"
-            found.append(UnusedRecipe(path, reason, f"chain = {chains[name]!r} at its top"))
+            yield UnusedRecipe(path, reason, f"chain = {chains[name]!r} at its top")
         elif not declared and not _joins(name, kinds | LIBRARY_KINDS | _kinds_of_classes()):
-            found.append(UnusedRecipe(path, *_advice(graph, name, kinds, names)))
-    return tuple(found)
+            yield UnusedRecipe(path, *_advice(graph, name, kinds, names))
 
 
 def _advice(graph: Graph, name: str, kinds: Collection[str], names: Collection[str]) -> tuple[str, str]:
@@ -102,7 +104,7 @@ def _declared(path: Path) -> tuple[str, ...] | None:
     whoever uses it tells."""
     with suppress(OSError, SyntaxError, ValueError):
         body = parsed(path.read_bytes(), str(path)).body
-        if _defined(body).isdisjoint((*PHASES, INFERENCE)):
+        if _defined(body).isdisjoint((*PHASES, INFERENCE, NAME)):
             return None
         chains = [node.value for node in body if isinstance(node, ast.Assign) and _defined([node]) == {"chain"}]
         kinds = ast.literal_eval(chains[-1]) if chains else ()

@@ -1,5 +1,5 @@
 """The command line: ``latte show``, ``explain``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``,
-``bench``, ``cache``.
+``tune``, ``bench``, ``cache``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level net. It is run as a module, up to the
 first call that would run a net, such as ``fit``.
@@ -24,6 +24,7 @@ from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
 from latte.tools.starting_recipe import begin_recipe, default_file
 from latte.tools.synthetic_data import synthetic_batch
+from latte.tools.tune.command import tune
 from latte.tools.tune_by_hand import Bench, NoRecipeFile
 from latte.tools.tuning_session import scheduled_phases, tries
 from swirl.build.cache import cache_contents, cache_folder, clear_cache
@@ -257,7 +258,7 @@ def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
     return found
 
 
-for command in (show, explain, bench):
+for command in (show, explain, bench, tune):
     main.add_command(command)
 
 

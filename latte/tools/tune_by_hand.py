@@ -21,7 +21,6 @@ from latte.planning.chains import chained_order, find_chains, neighbours
 from latte.planning.plan import Plan, make_plan
 from latte.planning.recipes import Recipes, chain_name
 from latte.planning.units import NetUnits, Unit
-from latte.tools.synthetic_data import synthetic_array
 from swirl.analysis.work import Work, program_work
 from swirl.build.jit import Kernel, build, load
 from swirl.dump.write import contents
@@ -42,6 +41,7 @@ from swirl.schedule.memo import Memos
 from swirl.schedule.pipeline import Stage
 from swirl.schedule.recipe import Recipe
 from swirl.target.targets import Target
+from swirl.tune.arrays import synthetic_array
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,14 @@ class Limits:
         multiply_add, read = self._phase.run_timed()
         return self._operations / multiply_add, READ_BYTES / read
 
+    def flush(self) -> None:
+        """Fill the caches with something else."""
+        self._reading.run()
+
+    @cached_property
+    def _reading(self) -> Phase:
+        return self.runner.phase(self._steps[1:])
+
     def cache_rates(self) -> tuple[float, float]:
         """Bytes a second that all threads read from their level-2 caches, and from the level-3 cache, in one run."""
         level2, level3 = self._cache_phase.run_timed()

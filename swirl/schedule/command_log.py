@@ -28,6 +28,7 @@ class Recorded:
         name, arguments, options: of the command.
         location: ``file:line`` where it was written.
         called_on: what commands are written after there: ``s.`` in a recipe.
+        of: of a command on a layout, the kind of layer in a chain whose names it uses; "" for the chain's own.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Recorded:
     options: tuple[tuple[str, Any], ...]
     location: str | None
     called_on: str = ""
+    of: str = ""
 
     @property
     def phase(self) -> str | None:
@@ -77,12 +79,36 @@ class Outcome:
         status: of it.
         reason: for it.
         cautions: what it does that will hardly have been meant, see :mod:`swirl.schedule.cautions`.
+        function: the phase whose function of the recipe gave it; empty where it was recorded on a layer.
     """
 
     command: Recorded
     status: str
     reason: str = ""
     cautions: tuple[str, ...] = ()
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class EntryUse:
+    """What has become of an entry of a tuned recipe; see :mod:`swirl.schedule.entries`.
+
+    Args:
+        name, location: of its function.
+        phase: that it is for.
+        how: ``exact``: it is used; ``nearest``: it is used, and was found for other sizes; ``stale``, ``refused``: it
+            is not used.
+        told: more about it.
+    """
+
+    name: str
+    location: str
+    phase: str
+    how: str
+    told: str
+
+    def __str__(self) -> str:
+        return f"{self.phase}: the entry {self.name}, {self.location}{', ' if self.told else ''}{self.told}"
 
 
 @dataclass(frozen=True)

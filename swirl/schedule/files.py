@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -14,6 +16,7 @@ from swirl.errors import RecipeError, misspelt
 from swirl.ir.phases import INFERENCE, PHASES
 from swirl.ir.spelling import as_in_sources
 from swirl.schedule.command_log import Recorded, shown
+from swirl.schedule.entries import NAME, checked_entries
 from swirl.schedule.identity import recipe_identity, tells_no_names
 from swirl.schedule.imports import fresh_imports, raised_at, recipe_sources
 from swirl.schedule.memo import is_plain
@@ -26,7 +29,8 @@ from swirl.transforms import LAYOUT_COMMANDS
 @alone
 def read_recipe(path: str | Path) -> Recipe:
     """A recipe from a file of functions named after phases; ``chain = ("conv", "relu")`` makes it one for
-    neighbouring layers of these kinds. Other recipes that it imports are read again, too.
+    neighbouring layers of these kinds, ``entries = (…)`` one of entries (:mod:`swirl.schedule.entries`). Other recipes
+    that it imports are read again, too.
 
     Raises:
         RecipeError: the file cannot be read, is not Python, raises, has no function of a phase or one whose name is
@@ -56,7 +60,8 @@ def read_recipe(path: str | Path) -> Recipe:
         ) from error
     phases = (*PHASES, INFERENCE)
     functions = {phase: scope[phase] for phase in phases if callable(scope.get(phase))}
-    _check_spelling(scope, functions, name)
+    entries = checked_entries(scope[NAME], name) if NAME in scope else ()
+    _check_spelling(scope, [*functions.values(), *(entry.function for entry in entries)], name)
     for phase, function in functions.items():
         _check_takes_two(function, phase, name)
     chain = scope.get("chain", ())
@@ -67,22 +72,42 @@ def read_recipe(path: str | Path) -> Recipe:
             location=name,
             way_out='chain = ("conv", "relu")',
         )
-    if not functions:
+    if not functions and NAME not in scope:
         raise RecipeError(
             "defines no phase", location=name, way_out="def forward(s, target): …, or backward, or update"
         )
     sources = recipe_sources(path)
     identity = recipe_identity(sources, scope, name)
-    return Recipe(name, functions, as_in_sources(tuple(chain)), path.absolute(), identity, tells_no_names(sources))
+    shares = tells_no_names(sources)
+    return Recipe(name, functions, as_in_sources(tuple(chain)), path.absolute(), identity, shares, entries=entries)
 
 
-def _check_spelling(scope: Mapping[str, Any], functions: Mapping[str, Any], name: str) -> None:
-    """Refuse a function whose name is nearly that of a phase which has none: the phase would get the default
-    schedule."""
-    missing = [phase for phase in (*PHASES, INFERENCE) if phase not in functions]
+def has_entries(path: Path) -> bool:
+    """Whether a file is a recipe of entries, by its text; False where it cannot be read."""
+    try:
+        return _assigns_entries(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+
+
+@lru_cache(maxsize=256)
+def _assigns_entries(data: bytes) -> bool:
+    assigned = [node for node in parsed(data, "").body if isinstance(node, ast.Assign)]
+    return any(isinstance(name, ast.Name) and name.id == NAME for node in assigned for name in node.targets)
+
+
+def _check_spelling(scope: Mapping[str, Any], used: Collection[Any], name: str) -> None:
+    """Refuse a function whose name is nearly that of a phase which has none: the phase would get the default schedule.
+
+    Args:
+        scope: the file's names.
+        used: functions that are called.
+        name: of the file.
+    """
+    missing = [phase for phase in (*PHASES, INFERENCE) if not callable(scope.get(phase))]
     for own, value in scope.items():
         meant = misspelt(own, missing)
-        if meant is not None and isinstance(value, FunctionType):
+        if meant is not None and isinstance(value, FunctionType) and value not in used:
             line = value.__code__.co_firstlineno
             raise RecipeError(f"nothing calls {own}", location=f"{name}:{line}", way_out=f"did you mean {meant!r}?")
 

@@ -47,6 +47,7 @@ COMPILER = (
     "swirl.analysis",
     "swirl.errors",
     "swirl.ir",
+    "swirl.schedule.entries",
     "swirl.schedule.layer_recipes",
     "swirl.schedule.recipe",
     "swirl.target.TARGETS",

@@ -246,7 +246,18 @@ class _Entry:
         state = PlanState(plan["layouts"], plan["shapes"], plan["joined"], {**seen.regions, made.name: made})
         stored, untuned = plan["stored"], plan["untuned"]
         by_phase = LaterMapping(phases, stages)
-        return Scheduled(state, made.name, by_phase, Later(outcomes), plan["files"], stored, (), untuned, plan["knobs"])
+        return Scheduled(
+            state,
+            made.name,
+            by_phase,
+            Later(outcomes),
+            plan["files"],
+            stored,
+            (),
+            untuned,
+            plan["knobs"],
+            plan["entries"],
+        )
 
     def kernel(
         self, phase: str, names: Sequence[str], state: PlanState, make: Callable[[], BoundKernel]
@@ -378,6 +389,7 @@ def _texts_of(made: Scheduled) -> dict[str, Any]:
         "stored": made.stored,
         "untuned": made.untuned,
         "knobs": made.knobs,
+        "entries": made.entries,
     }
     return {
         "plan": json.dumps(to_value(plan)),

@@ -19,12 +19,12 @@ from swirl.ir.phases import INFERENCE
 from swirl.ir.validate import validate
 from swirl.schedule.cautions import with_cautions
 from swirl.schedule.choices import Knob
-from swirl.schedule.command_log import Outcome
+from swirl.schedule.command_log import EntryUse, Outcome
 from swirl.schedule.declared import Declared
 from swirl.schedule.inference import scheduled_anew
 from swirl.schedule.memo import Memo, is_ours
 from swirl.schedule.plan_layouts import finished, with_layer_region
-from swirl.schedule.plan_state import PlanState, joined_in, lone_region, region_of, resolve
+from swirl.schedule.plan_state import PlanState, joined_in, lone_region, region_of, resolve, seen_by
 from swirl.schedule.recipe import Recipe, Schedule
 from swirl.target.targets import Target, get_target
 from swirl.transforms import COMMANDS
@@ -85,6 +85,7 @@ class Scheduled:
         built_on: kinds of layers whose recipes the recipe of a chain has built on.
         untuned: why inference has the default schedule, though there is a recipe; "" where it has not.
         knobs: the choices that its recipes have asked for.
+        entries: of tuned recipes, that were met.
     """
 
     state: PlanState
@@ -96,6 +97,7 @@ class Scheduled:
     built_on: tuple[str, ...] = ()
     untuned: str = ""
     knobs: tuple[Knob, ...] = ()
+    entries: tuple[EntryUse, ...] = ()
 
 
 @alone
@@ -157,9 +159,10 @@ def schedule(
     asked = tuple(dict.fromkeys(commands.built_on))
     state = replace(state, joined={**state.joined, **joined_in(state, region)})
     knobs, outcomes = tuple(commands.knobs.values()), tuple(commands.outcomes)
+    used = tuple(commands.used_entries)
     if recipe is not None:
         outcomes = with_cautions(outcomes, commands.trace, programs, target, recipe.is_questioned)
-    return Scheduled(state, region, left, outcomes, tuple(files), stored, asked, untuned, knobs)
+    return Scheduled(state, region, left, outcomes, tuple(files), stored, asked, untuned, knobs, used)
 
 
 def _first_seen(stages: Sequence[Stage], known: Collection[str]) -> dict[str, Buffer]:
@@ -190,12 +193,7 @@ def schedule_declared(
     Raises:
         CommandError, Refused, RecipeError, LayoutError: see :func:`schedule`.
     """
-    stages: dict[str, tuple[Stage, ...]] = {}
-    for phase, parts in declared.parts.items():
-        if declared.joined:
-            stages[phase] = (Stage("lowered", together(f"{declared.name}.{phase}", parts, declared.local, memo)),)
-        else:
-            stages[phase] = canonical_stages(parts[0].program, memo)
+    stages = declared_stages(declared, memo)
     programs = {phase: made[-1].program for phase, made in stages.items()}
     state, followed = with_layer_region(state, region_of(declared, programs), memo)
     made = schedule(state, declared.name, recipe, target, memo, before=stages, recipes=recipes)
@@ -203,6 +201,29 @@ def schedule_declared(
         return made
     copies = [Outcome(each.command, "applied", "\n".join((f"by {each.chain}", *each.notes))) for each in followed]
     return replace(made, outcomes=(*copies, *made.outcomes))
+
+
+def declared_stages(declared: Declared, memo: Memo) -> dict[str, tuple[Stage, ...]]:
+    """Phase → the stages of its programs before any recipe; the last one is canonical."""
+    stages: dict[str, tuple[Stage, ...]] = {}
+    for phase, parts in declared.parts.items():
+        if declared.joined:
+            stages[phase] = (Stage("lowered", together(f"{declared.name}.{phase}", parts, declared.local, memo)),)
+        else:
+            stages[phase] = canonical_stages(parts[0].program, memo)
+    return stages
+
+
+def state_before(declared: Declared, state: PlanState, memo: Memo) -> PlanState:
+    """The state of a plan with a region as its recipe finds it.
+
+    Args:
+        declared: the region's programs.
+        state: of the plan before it.
+        memo: where results are kept.
+    """
+    programs = {phase: made[-1].program for phase, made in declared_stages(declared, memo).items()}
+    return with_layer_region(seen_by(state, declared), region_of(declared, programs), memo)[0]
 
 
 def schedule_alone(

@@ -19,6 +19,7 @@ from swirl.ir.spelling import as_in_sources
 from swirl.ir.text import identity
 from swirl.schedule.choices import Knob, knob
 from swirl.schedule.command_log import (
+    EntryUse,
     Outcome,
     Recorded,
     Traced,
@@ -45,6 +46,7 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     from swirl.schedule.command_methods import CommandMethods
+    from swirl.schedule.entries import Entry
 
     class _Answers(Questions, CommandMethods):
         """The type of what ``__getattr__`` returns, for editors and type checkers."""
@@ -98,6 +100,8 @@ class Schedule(_Answers):
         """The phase whose function runs."""
         self.knobs: dict[str, Knob] = {}
         """The choices that recipes have asked for."""
+        self.used_entries: list[EntryUse] = []
+        """The entries of tuned recipes that were met."""
         self._choices: Mapping[str, Any] = {}
         self._notes: list[str] = []
         self._building: Building = Building()
@@ -135,7 +139,9 @@ class Schedule(_Answers):
 
             def run(*arguments: Any, **options: Any) -> tuple[str, ...]:
                 options = as_in_sources(options)
-                return self.apply(Recorded(name, as_in_sources(arguments), tuple(options.items()), caller(), "s."))
+                of = options.pop("of", "") if name in LAYOUT_COMMANDS else ""
+                given = as_in_sources(arguments), tuple(options.items())
+                return self.apply(Recorded(name, *given, caller(), "s.", of))
 
             return run
 
@@ -224,6 +230,7 @@ class Schedule(_Answers):
         other = copy(self)
         other._building = copy(self._building)
         other.outcomes, other.trace, other.asked = list(self.outcomes), list(self.trace), list(self.asked)
+        other.used_entries = list(self.used_entries)
         return other
 
     def begun_again(self, region: Region, building: Building) -> Schedule:
@@ -234,7 +241,7 @@ class Schedule(_Answers):
             building: which phases stand for others.
         """
         other = copy(self)
-        other.outcomes, other.trace, other.asked, other.unfollowed = [], [], [], None
+        other.outcomes, other.trace, other.asked, other.unfollowed, other.used_entries = [], [], [], None, []
         other._building = building
         other._set_state(self.state.with_region(region))
         return other
@@ -262,6 +269,7 @@ class Schedule(_Answers):
     def accept(self, other: Schedule) -> None:
         """Go on from where a :meth:`copy` of this has got to."""
         self.outcomes, self.trace, self.asked = list(other.outcomes), list(other.trace), list(other.asked)
+        self.used_entries = list(other.used_entries)
         self.unfollowed = other.unfollowed
         self._set_state(other.state)
 
@@ -338,7 +346,8 @@ class Schedule(_Answers):
             at_location = located(error, command)
             if not optional:
                 raise self._with_order(at_location, command) from error
-            self.outcomes.append(Outcome(command, "skipped", str(in_phase(error, command, command.phase))))
+            reason = str(in_phase(error, command, command.phase))
+            self.outcomes.append(Outcome(command, "skipped", reason, function=self.applying))
             self.asked.append((command, why))
             return ()
         changed = {phase: after for phase, after in self.programs.items() if after != before[phase]}
@@ -346,7 +355,8 @@ class Schedule(_Answers):
         used = assumed is not None and (assumed.option is None or options.get(assumed.option))
         if assumed is not None and used and any(after.text != before[phase].text for phase, after in changed.items()):
             self._notes.append(f"assumes that {assumed.text}")
-        self.outcomes.append(Outcome(command, "applied", "\n".join(filter(None, (why, *self._notes)))))
+        reason = "\n".join(filter(None, (why, *self._notes)))
+        self.outcomes.append(Outcome(command, "applied", reason, function=self.applying))
         self.asked.append((command, why))
         self.trace += [Traced(phase, command, after, self.applying) for phase, after in changed.items()]
         return made
@@ -372,6 +382,11 @@ class Schedule(_Answers):
         return error
 
     @property
+    def region(self) -> str:
+        """The name of what is scheduled, in the state."""
+        return self._region
+
+    @property
     def layers(self) -> tuple[str, ...]:
         """The names of the layers that are scheduled together, sources first."""
         return self._own.layers
@@ -391,8 +406,12 @@ class Schedule(_Answers):
         self._set_state(stored(self.state, self._region, phase, program))
 
     def _redirected(self, command: Recorded) -> Recorded:
-        """The command with the phase that it is applied to, where :meth:`recipe` names another one."""
-        if command.name in LAYOUT_COMMANDS or not self._building.instead:
+        """The command with the phase that it is applied to, where :meth:`recipe` names another one; of one on a layout,
+        with the kind of layer whose recipe gives it."""
+        if command.name in LAYOUT_COMMANDS:
+            kind = self._building.kind if self._building.kind in self._own.names else ""
+            return command if command.of or not kind else replace(command, of=kind)
+        if not self._building.instead:
             return command
         arguments = tuple(
             self._phase(argument) if index == 0 else argument for index, argument in enumerate(command.arguments)
@@ -446,7 +465,8 @@ class Schedule(_Answers):
         try:
             followed = run_command(self._memo, command.name, inference, arguments, options)
         except (CommandError, LayoutError) as error:
-            self.outcomes.append(Outcome(command, "skipped", f"{FOR_INFERENCE}{in_phase(error, command, INFERENCE)}"))
+            reason = f"{FOR_INFERENCE}{in_phase(error, command, INFERENCE)}"
+            self.outcomes.append(Outcome(command, "skipped", reason, function=self.applying))
             self.unfollowed = self.unfollowed or f"{command.text}: {error.message}"
         else:
             self._store(INFERENCE, replace(followed, commands=(*followed.commands, command.text), remarks=()))
@@ -466,7 +486,12 @@ class Schedule(_Answers):
         if not isinstance(copies, bool):
             raise CommandError(f"reorder must be True or False, not {copies!r}")
         COMMANDS[command.name].bound(command.arguments, options)
-        asked = LayoutCommand(command, options, buffer, copies, self._building.kind, self._building.phase)
+        kinds = [kind for kind in self._own.names if kind]
+        if command.of and command.of not in kinds:
+            there = f"there are {', '.join(kinds)}" if kinds else "only a chain has layers of several kinds"
+            raise CommandError(f"no layer of the kind {command.of!r} is scheduled here", way_out=there)
+        phase = self._building.phase or (self.applying if command.of else "")
+        asked = LayoutCommand(command, options, buffer, copies, command.of or self._building.kind, phase)
         done = lay_out(self.state, self._region, asked, self._memo)
         if not done.found and not self._not_computed(buffer):
             find_buffer(self.state, self._own, buffer)  # says that there is none
@@ -494,6 +519,7 @@ class Recipe:
             is not known.
         shares: whether the functions never look at the names of layers.
         choices: that are set, by name; see :meth:`Schedule.choose`.
+        entries: of a tuned recipe; :func:`swirl.schedule.entries.over` makes functions of them.
         unquestioned: a folder: nothing is said about what commands in its files do, see :mod:`swirl.schedule.cautions`.
         on_mistake: told the phase of a function and its first mistake; the commands before it count, and the functions
             of other phases run. None raises it.
@@ -506,6 +532,7 @@ class Recipe:
     identity: str | None = None
     shares: bool = False
     choices: Mapping[str, Any] = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
     unquestioned: Path | None = None
     on_mistake: Callable[[str, LatteError], None] | None = None
 

@@ -11,12 +11,13 @@ from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.ir.text import from_json, to_json
 from swirl.schedule.choices import Knob
-from swirl.schedule.command_log import Outcome, Recorded
+from swirl.schedule.command_log import EntryUse, Outcome, Recorded
 from swirl.schedule.plan_state import Given, LayoutCommand, PhaseNests
 from swirl.transforms.relayout import Copy
 
 KINDS = {
-    kind.__name__: kind for kind in (Buffer, Layout, Given, LayoutCommand, PhaseNests, Outcome, Recorded, Copy, Knob)
+    kind.__name__: kind
+    for kind in (Buffer, Layout, Given, LayoutCommand, PhaseNests, Outcome, Recorded, Copy, Knob, EntryUse)
 }
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from random import Random
 from typing import Any
 
 from swirl.errors import LatteError
 from swirl.ir.nest import Program
-from swirl.ir.phases import PHASE_ALIASES
+from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.schedule.command_log import Outcome, Recorded
+from swirl.schedule.entries import key_of
 from swirl.schedule.memo import Memo
 from swirl.schedule.pipeline import finished_program
 from swirl.schedule.plan_layouts import finished
-from swirl.schedule.recipe import Schedule
+from swirl.schedule.plan_state import PlanState
+from swirl.schedule.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.target.targets import Target
-from swirl.transforms import COMMANDS
+from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
 from swirl.transforms.rewrites.sites import loop_names
 
 SIZED = ("tile_loop", "unroll", "unroll_and_jam")
@@ -24,40 +27,104 @@ SIZED = ("tile_loop", "unroll", "unroll_and_jam")
 LEFT_OUT = (*SIZED, "pack", "parallelize", "prefetch", "privatize", "reorder", "vectorize")
 """Commands without which the others often make sense."""
 MOST_CHANGES = 3
+ORDER = (*PHASES, INFERENCE)
+"""In which the functions of a recipe are applied."""
 TRIES = 40
 """Draws for each candidate that is asked for: many are refused, or end in a program that is known."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A phase of a layer, or of layers that are compiled together, before any command.
+    """A phase of a layer, or of layers that are compiled together, as its function of a recipe finds it.
 
     Args:
-        program: of the phase, canonical.
-        phase: its name.
-        lays_out: prefixes of the storage that its commands may lay out.
-        target: what code is made for.
+        begun: the schedule so far: the recipe's functions for other phases have been applied.
+        phase: that is scheduled.
+        behind: commands on layouts of the recipe's functions for later phases: they change the loops of this one, too.
     """
 
-    program: Program
+    begun: Schedule
     phase: str
-    lays_out: tuple[str, ...]
-    target: Target
+    behind: tuple[Recorded, ...] = ()
 
-    def after(self, commands: Sequence[Recorded], memo: Memo | None = None) -> Candidate:
+    @classmethod
+    def alone(cls, program: Program, phase: str, lays_out: Sequence[str], target: Target) -> Subject:
+        """A phase that belongs to no net.
+
+        Args:
+            program: of the phase, canonical.
+            phase: its name.
+            lays_out: prefixes of the storage that its commands may lay out.
+            target: what code is made for.
+        """
+        return cls(Schedule.alone({phase: program}, target, lays_out, Memo()), phase)
+
+    @classmethod
+    def of(cls, state: PlanState, region: str, phase: str, outcomes: Sequence[Outcome], target: Target) -> Subject:
+        """A phase of a region of a net's plan.
+
+        Args:
+            state: of the plan; the region has had no commands.
+            region: its name.
+            phase: its name.
+            outcomes: of the region's recipe.
+            target: what code is made for.
+        """
+        own = replace(state.regions[region], follows=False)  # inference follows a recipe, not each candidate
+        begun = Schedule(state.with_region(own), region, target, Memo())
+        done = [each for each in outcomes if each.status == "applied"]
+        before = ORDER[: ORDER.index(phase)]
+        for each in done:
+            if each.function in before:
+                begun.applying = each.function
+                _apply(begun, each.command)
+        begun.applying = phase
+        layouts = (each.command for each in done if each.function not in (phase, *before))
+        return cls(begun, phase, tuple(each for each in layouts if each.name in LAYOUT_COMMANDS))
+
+    @property
+    def target(self) -> Target:
+        """What code is made for."""
+        return self.begun.target
+
+    @property
+    def program(self) -> Program:
+        """The phase before its commands."""
+        return self.begun.programs[self.phase]
+
+    def after(self, commands: Sequence[Recorded]) -> Candidate:
         """What is left of commands, of which those that are refused are left out."""
-        memo = memo or Memo()
-        schedule = Schedule.alone({self.phase: self.program}, self.target, self.lays_out, memo)
-        applied = []
-        for command in commands:
-            try:
-                schedule.apply(command)
-            except LatteError:
-                continue
-            applied.append(command)
-        region = next(iter(schedule.state.regions))
+        schedule = self.begun.copy()
+        applied = tuple(command for command in commands if _apply(schedule, command))
+        return self._finished(schedule, applied)
+
+    def by(self, function: Callable[[Schedule, Target], None]) -> Candidate:
+        """What a function of a recipe makes of it.
+
+        Raises:
+            LatteError: as the function.
+        """
+        schedule = self.begun.copy()
+        known = len(schedule.outcomes)
+        function(schedule, self.target)
+        made = [each.command for each in schedule.outcomes[known:] if each.status == "applied"]
+        return self._finished(schedule, tuple(made))
+
+    def _finished(self, schedule: Schedule, applied: tuple[Recorded, ...]) -> Candidate:
+        for command in self.behind:
+            _apply(schedule, command)
+        region = schedule.region
         made = finished(schedule.state, region, self.phase, self.target.simd_width)
-        return Candidate(tuple(applied), made, finished_program(made, memo))
+        return Candidate(applied, made, finished_program(made))
+
+
+def _apply(schedule: Schedule, command: Recorded) -> bool:
+    """Whether a command was not refused."""
+    try:
+        schedule.apply(replace(command, location=DEFAULT_SCHEDULE))  # nobody wants to know a way out
+    except LatteError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -74,11 +141,21 @@ class Candidate:
     scheduled: Program
     program: Program
 
+    @cached_property
+    def key(self) -> str:
+        """The same for two candidates exactly if their programs are."""
+        return key_of(self.program)
+
 
 def commands_for(phase: str, outcomes: Sequence[Outcome]) -> tuple[Recorded, ...]:
     """The commands for a phase, and those on layouts, among what a recipe has applied."""
     applied = (outcome.command for outcome in outcomes if outcome.status == "applied")
     return tuple(each for each in applied if PHASE_ALIASES.get(each.phase or phase, each.phase or phase) == phase)
+
+
+def own_commands(phase: str, outcomes: Sequence[Outcome]) -> tuple[Recorded, ...]:
+    """The commands that a recipe's function for a phase has applied."""
+    return tuple(each.command for each in outcomes if each.status == "applied" and each.function == phase)
 
 
 def around(subject: Subject, commands: Sequence[Recorded], count: int, seed: int) -> list[Candidate]:
@@ -90,20 +167,25 @@ def around(subject: Subject, commands: Sequence[Recorded], count: int, seed: int
         count: of others.
         seed: of the draws.
     """
-    random, memo = Random(seed), Memo()
-    found = [subject.after(commands, memo)]
+    random = Random(seed)
+    found = [subject.after(commands)]
     known = {found[0].program.text}
     for _ in range(count * TRIES):
         if len(found) > count:
             break
-        changed = list(found[0].commands)
-        for _ in range(random.randint(1, MOST_CHANGES)):
-            changed = random.choice(CHANGES)(changed, subject, random)
-        made = subject.after(changed, memo)
+        made = subject.after(varied(found[0].commands, subject, random))
         if made.program.text not in known:
             known.add(made.program.text)
             found.append(made)
     return found
+
+
+def varied(commands: Sequence[Recorded], subject: Subject, random: Random) -> list[Recorded]:
+    """Commands after one to three changes; some may be refused."""
+    changed = list(commands)
+    for _ in range(random.randint(1, MOST_CHANGES)):
+        changed = random.choice(CHANGES)(changed, subject, random)
+    return changed
 
 
 # --- changes ------------------------------------------------------------------------------------------------

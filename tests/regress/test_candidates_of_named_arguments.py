@@ -23,7 +23,7 @@ BY_NAME = {
 def test_candidates_are_found_around_commands_with_named_arguments(name: str) -> None:
     before = program(TEXT, x=(8, 17), y=(8, 16), w=(16, 17))
     command = Recorded(name, (), tuple(BY_NAME[name].items()), None)
-    found = around(Subject(before, "forward", (), TARGETS["avx512"]), [command], 3, seed=1)
+    found = around(Subject.alone(before, "forward", (), TARGETS["avx512"]), [command], 3, seed=1)
     assert [each.name for each in found[0].commands] == [name]
     assert len(found) > 1
     for each in found:

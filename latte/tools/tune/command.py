@@ -1,0 +1,188 @@
+"""``latte tune``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from time import monotonic
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from latte.tools.net_files import SET, Source, load_net, plain_errors
+from latte.tools.tune.files import write_entries
+from latte.tools.tune.plot import plot
+from latte.tools.tune.session import Found, Known, Machine
+from latte.tools.tune.verify import verify
+from latte.tools.tune.whole import Options, Slice, accepted, entries_of, planned, searched
+from swirl.build.jit import progress_console
+from swirl.config import settings
+from swirl.errors import CommandError
+from swirl.target.machine import resolve_target
+from swirl.target.targets import TARGETS
+from swirl.tune.log import Log, ResultLine, read_log
+from swirl.tune.searches import SEARCHES
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+class Duration(click.ParamType):
+    """``90s``, ``20m`` or ``1h``, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value.strip())
+        if not found or not float(found[1]):
+            self.fail(f"{value!r} is not a time such as 60s, 20m or 1h", param, ctx)
+        return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+@click.command("tune")
+@click.argument("file", type=Source, required=False)
+@click.option("--layer", "layers", multiple=True, help="name of a layer or chain; repeatable; by default the whole net")
+@click.option("--phase", "phases", multiple=True, help="forward, backward or update; repeatable; by default all")
+@click.option("--budget", type=Duration(), default="10m", show_default=True, help="time for all: 60s, 20m, 1h")
+@click.option("--method", type=click.Choice(list(SEARCHES)), default="regression", show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the draws")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("tuned"),
+    show_default=True,
+    help="folder for the recipes and the log",
+)
+@click.option("--resume", is_flag=True, help="do not measure again what the log has")
+@click.option("--dry-run", is_flag=True, help="show what would be searched, and for how long")
+@click.option(
+    "--verify",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="measure the entries of this folder again, and take out those that no longer gain",
+)
+@click.option(
+    "--plot",
+    "plotted",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="draw what the log of this folder has into tune.png there; needs matplotlib",
+)
+@click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
+@click.option("--threads", type=click.IntRange(1, 4096), help="by default all cores")
+@SET
+def tune(
+    file: Path | None,
+    layers: tuple[str, ...],
+    phases: tuple[str, ...],
+    budget: float,
+    method: str,
+    seed: int,
+    out: Path,
+    resume: bool,
+    dry_run: bool,
+    folder: Path | None,
+    plotted: Path | None,
+    target: str | None,
+    threads: int | None,
+    choices: dict[str, object],
+) -> None:
+    """Search for faster schedules of the net of FILE, and write those that make the whole net faster as recipes.
+
+    Time goes to the phases that lose most against the machine's limit. Each candidate is compared with the schedule
+    that the phase has before it is timed, in a process of its own, in turns with it; the best ones are measured again
+    in another process. A result is kept if a step of the whole net gains.
+
+    The recipes are for Net(…, recipes="tuned"), or LATTE_RECIPES=tuned. Nothing else uses them. Ctrl-C ends the search:
+    what was measured is in the log, and --resume goes on from there.
+    """
+    with plain_errors():
+        if folder is not None:
+            verify(folder, file, target, click.echo)
+            return
+        if plotted is not None:
+            picture = plotted / "tune.png"
+            click.echo(f"{plot(plotted, picture)} phases drawn in {picture}")
+            return
+        if file is None:
+            raise CommandError("name the file of a net", way_out="latte tune net.py --budget 20m")
+        options = Options(file, layers, phases, budget, method, seed, out, resume, target, threads)
+        net, made_for = load_net(file, choices), resolve_target(target)
+        machine = Machine.measured(made_for, threads or settings().threads)
+        slices, left = planned(net, options, machine)
+        for each in left:
+            click.echo(f"left: {each.name}: {each.reason}")
+        if not slices:
+            click.echo("there is nothing to search: no file is written")
+            return
+        if dry_run:
+            _show_plan(slices)
+            return
+        try:
+            _tune(slices, options, machine, net.batch_size)
+        except KeyboardInterrupt:
+            click.echo(f"stopped; latte tune {file} --resume goes on from {out}")
+            raise SystemExit(130) from None
+
+
+def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -> None:
+    earlier = list(read_log(options.out)) if options.resume else []
+    known, log = Known.of(earlier, machine), Log(options.out)
+    found: list[Found] = []
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn()
+    start = monotonic()
+    with Progress(*columns, console=progress_console()) as bar:
+        task = bar.add_task("tuning", total=sum(each.seconds for each in slices), told="")
+
+        def show(name: str, tried: int, refused: int, share: float) -> None:
+            told = f"{tried} tried, {refused} refused, best {share:.0%} of limit"
+            bar.update(task, description=name, completed=monotonic() - start, told=told)
+
+        for each in searched(slices, options, machine, items, log, known, bar.console.print, show):
+            found.append(each)
+            bar.console.print(_line(each))
+    entries = entries_of(found, options, machine)
+    if not entries:
+        click.echo("nothing gains: no file is written")
+        return
+    kept, comparison = accepted(entries, options, machine, click.echo)
+    for each in found:
+        if each.best is not None:
+            told = any(entry.phase == each.tunable.phase and entry.kinds == each.tunable.kinds for entry in kept)
+            log.tell(
+                ResultLine(each.tunable.key, each.best.key, each.ratio, "kept" if told else "the net does not gain")
+            )
+    log.close()
+    if not kept or comparison is None:
+        click.echo("the whole net does not gain: no file is written")
+        return
+    paths = write_entries(options.out, kept)
+    click.echo(f"a {comparison.step} step is {comparison.ratio:.3f} times as fast; wrote {', '.join(map(str, paths))}")
+    click.echo(f'use them with Net(…, recipes="{options.out}"), or LATTE_RECIPES={options.out}')
+
+
+def _line(found: Found) -> str:
+    name, counts = found.tunable.name, f"{found.tried} tried, {found.refused} refused"
+    if found.best is None:
+        return f"{name}: {counts}: {found.told}"
+    default = f", {found.default / found.tuned:.2f} times as the default" if found.default else ""
+    share = found.limit / found.tuned
+    return f"{name}: {counts}: {found.ratio:.2f} times as fast{default}, {share:.0%} of the machine's limit"
+
+
+def _show_plan(slices: list[Slice]) -> None:
+    table = Table(box=None)
+    for heading in ("phase", "like it", "of limit", "space", "seconds"):
+        table.add_column(heading, justify="left" if heading == "phase" else "right")
+    for each in slices:
+        size = each.tunable.space.size()
+        table.add_row(
+            each.tunable.name,
+            str(len(each.tunable.alike)),
+            f"{each.share:.0%}" if each.share else "",
+            "not counted" if size == float("inf") else f"{size:.0f}",
+            f"{each.seconds:.0f}",
+        )
+    progress_console().print(table)

@@ -1,0 +1,188 @@
+"""Tuning a net: which phases are searched for how long, and which results are kept."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from latte.net import Net
+from latte.tools.net_files import load_net
+from latte.tools.synthetic_data import synthetic_batch
+from latte.tools.tune.accept import Comparison, compare_nets
+from latte.tools.tune.files import NewEntry, new_entry, write_entries
+from latte.tools.tune.session import Found, Known, Machine, search
+from latte.tools.tune.subjects import Left, Tunable, tunables
+from swirl.errors import LatteError
+from swirl.schedule.recipe import DEFAULT_SCHEDULE
+from swirl.tune.log import Log
+
+LEAST = 10.0
+"""Seconds of a search: two or three batches."""
+NEAR = 0.9
+"""Share of the machine's limit from which on there is nothing to find."""
+ACCEPTING = 0.15, 30.0
+"""Share of the budget, and seconds at the most, in which the whole net is measured with what was found."""
+ROUNDS = 2
+"""Of a profile: enough to tell which phases take long."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A phase with the seconds that its search may take.
+
+    Args:
+        tunable: the phase.
+        seconds: of the search.
+        share: of the machine's limit that it reaches now; 0 where that was not measured.
+        weight: seconds of a step that it takes more than the limit.
+    """
+
+    tunable: Tunable
+    seconds: float
+    share: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a search for a net.
+
+    Args:
+        file: that defines the net.
+        layers, phases: that are searched; all by default.
+        budget: seconds.
+        method: of the search.
+        seed: of its draws.
+        out: folder of the recipes and the log.
+        resume: whether what the log has need not be measured again.
+        target, threads: as they were asked for.
+    """
+
+    file: Path
+    layers: Collection[str]
+    phases: Collection[str]
+    budget: float
+    method: str
+    seed: int
+    out: Path
+    resume: bool
+    target: str | None
+    threads: int | None
+
+
+def planned(net: Net, options: Options, machine: Machine) -> tuple[list[Slice], list[Left]]:
+    """What would be searched, and for how long: by the seconds of a step that a phase takes more than the machine's
+    limit.
+
+    Raises:
+        CommandError, LatteError: see :func:`latte.tools.tune.subjects.tunables`.
+    """
+    found, left = tunables(net, machine.target, machine.threads, options.layers, options.phases)
+    budget = options.budget - min(ACCEPTING[0] * options.budget, ACCEPTING[1])
+    if options.layers:
+        return [Slice(each, budget / max(1, len(found)), 0.0, 0.0) for each in found], left
+    taken = _profiled(options, machine)
+    weighed = []
+    for each in found:
+        seconds = sum(taken.get((name, each.phase), 0.0) for name in each.alike)
+        share = machine.limit(each) * len(each.alike) / seconds if seconds else 0.0
+        if share >= NEAR:
+            left.append(Left(each.name, f"it takes {share:.0%} of the machine's limit"))
+        elif seconds:
+            weighed.append(Slice(each, 0.0, share, seconds * (1 - share)))
+    weighed.sort(key=lambda each: -each.weight)
+    return list(_sliced(weighed, budget)), left
+
+
+def _sliced(weighed: Sequence[Slice], budget: float) -> Iterator[Slice]:
+    """Each with its part of the budget, the heaviest first, as long as there is some."""
+    rest = sum(each.weight for each in weighed)
+    for each in weighed:
+        seconds = max(LEAST, budget * each.weight / rest) if rest else 0.0
+        if seconds > budget and budget < LEAST:
+            return
+        seconds = min(seconds, budget)
+        yield Slice(each.tunable, seconds, each.share, each.weight)
+        budget, rest = budget - seconds, rest - each.weight
+
+
+def _profiled(options: Options, machine: Machine) -> Mapping[tuple[str, str], float]:
+    """Unit and phase → seconds."""
+    net = load_net(options.file)
+    net.compile(target=machine.target.name, threads=machine.threads)
+    net.set_batch(*synthetic_batch(net))
+    return {(row.ensemble, row.phase): row.seconds for row in net.profile(ROUNDS).rows}
+
+
+def searched(
+    slices: Sequence[Slice],
+    options: Options,
+    machine: Machine,
+    items: int,
+    log: Log,
+    known: Known,
+    tell: Callable[[str], None],
+    show: Callable[[str, int, int, float], None],
+) -> Iterator[Found]:
+    """Search phase after phase; what one leaves of its time is the next ones'."""
+    end = monotonic() + sum(each.seconds for each in slices)
+    for number, each in enumerate(slices):
+        rest = sum(other.seconds for other in slices[number:])
+        seconds = max(0.0, end - monotonic()) * each.seconds / rest if rest else 0.0
+
+        def told(tried: int, refused: int, share: float, name: str = each.tunable.name) -> None:
+            show(name, tried, refused, share)
+
+        try:
+            yield search(each.tunable, machine, items, seconds, options.method, options.seed, log, known, tell, told)
+        except LatteError as error:
+            tell(f"{each.tunable.name}: {error}")
+
+
+def entries_of(found: Sequence[Found], options: Options, machine: Machine) -> list[NewEntry]:
+    """An entry for each phase with a faster schedule, those that gain most in a step first."""
+    better = [each for each in found if each.best is not None]
+    better.sort(key=lambda each: -(each.known - each.tuned) * len(each.tunable.alike))
+    return [
+        new_entry(
+            each,
+            machine.target.name,
+            machine.threads,
+            each.tunable.unit.recipe is not None and each.tunable.unit.recipe.name != DEFAULT_SCHEDULE,
+            options.method,
+            options.seed,
+        )
+        for each in better
+    ]
+
+
+def accepted(
+    entries: Sequence[NewEntry], options: Options, machine: Machine, tell: Callable[[str], None]
+) -> tuple[list[NewEntry], Comparison | None]:
+    """Those of the entries with which the whole net is faster: all of them, or the half that gains most, and so on.
+
+    Returns:
+        the entries, none if the net does not gain; and what was measured.
+    """
+    seconds = min(ACCEPTING[0] * options.budget, ACCEPTING[1])
+    base = options.out if any(options.out.glob("*.py")) else None
+    kept = list(entries)
+    comparison = None
+    while kept:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            for path in sorted(options.out.glob("*.py")):
+                shutil.copy(path, folder)
+            write_entries(folder, kept)
+            comparison = compare_nets(options.file, folder, base, machine.target.name, machine.threads, seconds)
+        if comparison.gains:
+            return kept, comparison
+        tell(
+            f"with {len(kept)} of the schedules found a {comparison.step} step is {comparison.ratio:.3f} times as fast"
+        )
+        kept = kept[: len(kept) // 2]
+    return [], comparison

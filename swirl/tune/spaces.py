@@ -1,0 +1,230 @@
+"""Spaces of schedules that a search draws from: each point is a sequence of commands, legal by the same checks as those
+of any recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from math import inf, prod
+from random import Random
+from typing import Any, Protocol
+
+from swirl.cost.time import Demand, Rates, program_demand
+from swirl.errors import LatteError
+from swirl.schedule.choices import Knob
+from swirl.schedule.command_log import Recorded
+from swirl.schedule.recipe import Recipe, Schedule
+from swirl.target.targets import Target
+from swirl.tune.candidates import Candidate, Subject, varied
+
+TRIES = 40
+"""Draws for a point that is asked for: many are refused, or end in a program that is known."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a space.
+
+    Args:
+        candidate: the schedule.
+        knobs: what was chosen, by name, where the space has names for it.
+        origin: what the point is: ``shipped``, ``default``, ``varied``, ``chosen``, or a scheme.
+    """
+
+    candidate: Candidate
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = "varied"
+
+    @property
+    def key(self) -> str:
+        """The same for two points exactly if their programs are."""
+        return self.candidate.key
+
+
+class Space(Protocol):
+    """What a search draws from."""
+
+    def size(self) -> float:
+        """The number of its points, legal or not; infinite where nobody has counted them."""
+
+    def sample(self, random: Random) -> Point | None:
+        """A point; None where the one that was drawn is refused."""
+
+    def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
+        """Points that differ little from one, in random order, without end unless the space has few."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """The schedules around a known one: after one to three changes of its commands.
+
+    Args:
+        subject: that is scheduled.
+        known: the commands.
+    """
+
+    subject: Subject
+    known: tuple[Recorded, ...]
+
+    def size(self) -> float:
+        """Nobody has counted them."""
+        return inf
+
+    def sample(self, random: Random) -> Point | None:
+        """The known schedule after changes."""
+        return Point(self.subject.after(varied(self.known, self.subject, random)))
+
+    def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
+        """The point after changes."""
+        while True:
+            yield Point(self.subject.after(varied(point.candidate.commands, self.subject, random)))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The schedules that the function of a recipe makes, by its knobs (:meth:`swirl.schedule.recipe.Schedule.choose`).
+
+    Args:
+        subject: that is scheduled.
+        recipe: with a function for its phase.
+    """
+
+    subject: Subject
+    recipe: Recipe
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        """The choices that the function asks for, by default; others may be asked for by other choices."""
+        schedule = self.subject.begun.copy()
+        schedule.knobs = {}
+        self.recipe.functions[self.subject.phase](schedule, self.subject.target)
+        return tuple(schedule.knobs.values())
+
+    def size(self) -> float:
+        """The product of the numbers of values."""
+        return prod(len(knob.values) for knob in self.knobs)
+
+    def sample(self, random: Random) -> Point | None:
+        """One value of each knob."""
+        return self._point({knob.name: random.choice(knob.values) for knob in self.knobs})
+
+    def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
+        """Those that differ in one choice."""
+        others = [(knob.name, value) for knob in self.knobs for value in knob.values]
+        random.shuffle(others)
+        for name, value in others:
+            if point.knobs.get(name) != value:
+                found = self._point({**point.knobs, name: value})
+                if found is not None:
+                    yield found
+
+    def every(self) -> Iterator[Point]:
+        """All points that are legal."""
+        names = [knob.name for knob in self.knobs]
+        for values in product(*(knob.values for knob in self.knobs)):
+            found = self._point(dict(zip(names, values, strict=True)))
+            if found is not None:
+                yield found
+
+    def _point(self, choices: Mapping[str, Any]) -> Point | None:
+        function = self.recipe.functions[self.subject.phase]
+
+        def chosen(s: Schedule, target: Target) -> None:
+            with s.with_choices({**self.recipe.choices, **choices}):
+                function(s, target)
+
+        begun = self.subject.begun.copy()
+        begun.knobs = {}
+        try:
+            return Point(replace(self.subject, begun=begun).by(chosen), choices, "chosen")
+        except LatteError:
+            return None
+
+
+@dataclass(frozen=True)
+class Several:
+    """Spaces side by side: each is drawn from equally often.
+
+    Args:
+        spaces: at least one.
+    """
+
+    spaces: Sequence[Space]
+
+    def size(self) -> float:
+        """The sum of theirs."""
+        return sum(space.size() for space in self.spaces)
+
+    def sample(self, random: Random) -> Point | None:
+        """A point of one of them."""
+        return random.choice(self.spaces).sample(random)
+
+    def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
+        """Those in each of them, in turn."""
+        pending = [space.neighbours(point, random) for space in self.spaces]
+        while pending:
+            for each in list(pending):
+                found = next(each, None)
+                if found is None:
+                    pending.remove(each)
+                else:
+                    yield found
+
+
+@dataclass
+class Pool:
+    """What a search knows of a space: the points that it has drawn, none twice, with what the model says of them.
+
+    Args:
+        space: that is drawn from.
+        target: what code is made for.
+        rates: of the machine.
+        threads: that run the kernels.
+        level3_bytes: of the machine's level-3 cache.
+        seen: keys of the points that were drawn.
+    """
+
+    space: Space
+    target: Target
+    rates: Rates
+    threads: int
+    level3_bytes: int
+    seen: set[str] = field(default_factory=set)
+
+    def draw(self, random: Random) -> Draw | None:
+        """A new point; None where none was found in many tries."""
+        for _ in range(TRIES):
+            point = self.space.sample(random)
+            if point is not None and point.key not in self.seen:
+                return self.add(point)
+        return None
+
+    def neighbour(self, of: Draw, random: Random) -> Draw | None:
+        """A new point near one; None where none was found in many tries."""
+        for _, point in zip(range(TRIES), self.space.neighbours(of.point, random), strict=False):
+            if point.key not in self.seen:
+                return self.add(point)
+        return None
+
+    def add(self, point: Point) -> Draw:
+        """A point as one that was drawn."""
+        self.seen.add(point.key)
+        demand = program_demand(point.candidate.program, self.target)
+        return Draw(point, demand, demand.price(self.rates, self.target, self.threads, self.level3_bytes))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A point that was drawn.
+
+    Args:
+        point: of the space.
+        demand: what its program asks of a processor.
+        predicted: seconds, by the cost model.
+    """
+
+    point: Point
+    demand: Demand
+    predicted: float

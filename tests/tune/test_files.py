@@ -1,0 +1,106 @@
+"""Recipe files of entries: what is written can be read, what people have written stays, and bad files are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from latte.tools.tune.files import NewEntry, shortest, with_entry, without_entries, write_entries
+from swirl.errors import RecipeError
+from swirl.schedule.command_log import Recorded
+from swirl.schedule.files import read_recipe
+from swirl.target.targets import TARGETS
+from swirl.tune.candidates import Subject
+from tests.support import program
+
+
+def command(name: str, *arguments: object, of: str = "") -> Recorded:
+    return Recorded(name, arguments, (), None, of=of)
+
+
+ENTRY = NewEntry(
+    kinds=("conv", "relu"),
+    phase="forward",
+    target="avx2",
+    threads=2,
+    nests="0123456789ab",
+    form="ba9876543210",
+    sizes={"value": (2, 8, 6, 6)},
+    ms={"tuned": 1.0, "recipe": 1.25},
+    told=("1 ms, 80% of the machine's limit.",),
+    commands=((command("tile", "weights", 0, 8, of="conv"), ""), (command("parallelize", "forward", "n"), "new")),
+)
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    (path,) = write_entries(tmp_path, [ENTRY])
+    recipe = read_recipe(path)
+    assert path.name == "conv_relu.py" and recipe.chain == ("conv", "relu")
+    (found,) = recipe.entries
+    assert (found.name, found.phase, found.target, found.threads) == ("forward_1", "forward", "avx2", 2)
+    assert (found.nests, found.form, found.sizes) == (ENTRY.nests, ENTRY.form, ENTRY.sizes)
+    assert found.ms == {"tuned": 1.0, "recipe": 1.25}
+    text = path.read_text()
+    assert '    s.tile("weights", 0, 8, of="conv")\n    s.parallelize("forward", "n")  # new\n' in text
+    assert "    # 1 ms, 80% of the machine's limit.\n" in text
+
+
+def test_entries_are_added_and_replaced(tmp_path: Path) -> None:
+    others = [replace(ENTRY, nests="1" * 12), replace(ENTRY, target="avx512"), replace(ENTRY, phase="backward")]
+    write_entries(tmp_path, [ENTRY, *others])
+    (path,) = write_entries(tmp_path, [replace(ENTRY, told=("again",), commands=())])
+    names = [entry.name for entry in read_recipe(path).entries]
+    assert sorted(names) == ["backward_1", "forward_1", "forward_2", "forward_3"]
+    text = path.read_text()
+    assert text.count("# again") == 1 and text.count("1 ms, 80%") == 3
+    assert len([entry for entry in read_recipe(path).entries if entry.nests == ENTRY.nests]) == 3
+
+
+def test_what_people_write_stays(tmp_path: Path) -> None:
+    (path,) = write_entries(tmp_path, [ENTRY])
+    text = path.read_text().replace(
+        "\n\nentries", "\n\n# A note of mine.\ndef forward(s, target):\n    pass\n\n\nentries"
+    )
+    path.write_text(text + "\n\nSIZE = 3  # below\n")
+    write_entries(tmp_path, [replace(ENTRY, nests="1" * 12)])
+    after = path.read_text()
+    assert "# A note of mine.\ndef forward(s, target):\n    pass\n" in after and "SIZE = 3  # below\n" in after
+    assert set(read_recipe(path).functions) == {"forward"} and len(read_recipe(path).entries) == 2
+
+
+def test_entries_are_taken_out(tmp_path: Path) -> None:
+    (path,) = write_entries(tmp_path, [ENTRY, replace(ENTRY, nests="1" * 12)])
+    path.write_text(without_entries(path.read_text(), ["forward_1"], path))
+    assert [entry.name for entry in read_recipe(path).entries] == ["forward_2"]
+    path.write_text(without_entries(path.read_text(), ["forward_2"], path))
+    assert read_recipe(path).entries == () and "def " not in path.read_text()
+    write_entries(tmp_path, [ENTRY])
+    assert len(read_recipe(path).entries) == 1
+
+
+@pytest.mark.parametrize("text", ["def forward(s, target):\n    pass\n", "entries = made()\n", "def forward(s:\n"])
+def test_other_files_are_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "conv_relu.py"
+    path.write_text(text)
+    with pytest.raises(RecipeError):
+        write_entries(tmp_path, [ENTRY])
+    assert path.read_text() == text and list(tmp_path.iterdir()) == [path]
+
+
+def test_only_commands_that_matter_are_written() -> None:
+    text = "for n in range(8):\n for k in range(16):\n  y[n, k] = x[n, k]"
+    subject = Subject.alone(program(text, x=(8, 16), y=(8, 16)), "forward", (), TARGETS["avx2"])
+    given = [
+        command("interchange", "forward", "n", "k"),
+        command("interchange", "forward", "k", "n"),
+        command("parallelize", "forward", "n"),
+    ]
+    candidate = subject.after(given)
+    assert [each.text for each in shortest(subject, candidate).commands] == ["parallelize('forward', 'n')"]
+
+
+def test_text_of_an_empty_table_is_found(tmp_path: Path) -> None:
+    text = with_entry("from swirl.schedule.entries import Entry\n\nentries = ()\n", ENTRY, tmp_path / "a.py")
+    assert text.count("Entry(") == 1 and text.index("def forward_1") < text.index("entries = (")

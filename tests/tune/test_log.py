@@ -1,0 +1,124 @@
+"""The log of searches: whole lines survive whatever happens to the process, and subjects come back as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
+from latte.tools.tune.subjects import Tunable, tunables
+from swirl.errors import LatteError
+from swirl.target.targets import TARGETS
+from swirl.tune.log import (
+    FILE,
+    MEASURED,
+    CandidateLine,
+    Log,
+    ResultLine,
+    SubjectLine,
+    commands_of,
+    commands_to_line,
+    read_log,
+    subject_of,
+    to_line,
+)
+
+
+def found(target: str = "avx2") -> list[Tunable]:
+    net = Net(4, seed=1)
+    data, labels = MemoryDataLayer(net, (4, 8, 8)), MemoryDataLayer(net, (1,))
+    layer = ReLULayer(net, ConvLayer(net, data, num_filters=8, kernel=3, pad=1))
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, layer, 10), labels)
+    return tunables(net, TARGETS[target], 2)[0]
+
+
+def candidate(key: str, seconds: list[float]) -> CandidateLine:
+    return CandidateLine("s", key, "varied", {}, [], MEASURED, "", seconds, [2.0, 3.0])
+
+
+def test_lines_come_back_and_logs_merge(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    lines = [candidate("a", [1.0, 2.0]), ResultLine("s", "a", 1.5, "faster", 3, 1)]
+    for line in lines:
+        log.tell(line)
+    log.close()
+    assert list(read_log(tmp_path)) == list(read_log(tmp_path / FILE)) == lines
+    again = Log(tmp_path)
+    again.tell(candidate("b", [1.0]))
+    again.close()
+    assert len(list(read_log(tmp_path))) == 3
+    both = tmp_path / "both.jsonl"
+    both.write_text((tmp_path / FILE).read_text() * 2)
+    assert len(list(read_log(both))) == 6
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_not_continued(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.tell(candidate("a", [1.0]))
+    log.tell(candidate("b", [1.0]))
+    log.close()
+    text = (tmp_path / FILE).read_text()
+    for end in range(len(text)):
+        (tmp_path / FILE).write_text(text[:end])
+        kept = [line.key for line in read_log(tmp_path) if isinstance(line, CandidateLine)]
+        assert kept == ["a", "b"][: len(kept)]
+    (tmp_path / FILE).write_text(text[:-20])
+    again = Log(tmp_path)
+    again.tell(candidate("c", [1.0]))
+    again.close()
+    assert [line.key for line in read_log(tmp_path) if isinstance(line, CandidateLine)] == ["a", "c"]
+
+
+def test_foreign_lines_are_left_out(tmp_path: Path) -> None:
+    rows = ["", "3", "[]", "null", '{"kind": "other"}', '{"kind": "result"}', "\0", json.dumps({"kind": ["subject"]})]
+    (tmp_path / FILE).write_text("\n".join(rows))
+    assert list(read_log(tmp_path)) == []
+    assert list(read_log(tmp_path / "nowhere.jsonl")) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LatteError, match="cannot be written"):
+        Log(tmp_path / "file")
+
+
+def test_ratios_are_of_lower_quartiles() -> None:
+    assert candidate("a", [1.0, 9.0, 9.0, 9.0]).ratio == pytest.approx(9.0 / 2.0)
+    assert CandidateLine("s", "a", "varied", {}, [], "wrong").ratio is None
+
+
+def test_subjects_come_back(tmp_path: Path) -> None:
+    log, every = Log(tmp_path), found()
+    assert {each.phase for each in every} == {"forward", "backward", "update"}
+    for each in every:
+        commands = commands_to_line(each.known.commands)
+        log.tell(
+            SubjectLine(
+                each.key,
+                each.unit.name,
+                each.kinds,
+                each.phase,
+                "avx2",
+                2,
+                "m",
+                "c",
+                4,
+                {},
+                to_line(each.subject),
+                commands,
+            )
+        )
+    log.close()
+    lines = [line for line in read_log(tmp_path) if isinstance(line, SubjectLine)]
+    for line, each in zip(lines, every, strict=True):
+        subject = subject_of(line, TARGETS["avx2"])
+        assert subject.program.text == each.subject.program.text
+        assert subject.after(commands_of(line.known)).program.text == each.known.program.text
+
+
+def test_a_damaged_subject_is_told() -> None:
+    line = SubjectLine("s", "conv1", ("conv",), "forward", "avx2", 2, "m", "c", 4, {}, {"dict": [["region", 3]]})
+    with pytest.raises(LatteError, match="the log's line for conv1 forward is damaged"):
+        subject_of(line, TARGETS["avx2"])

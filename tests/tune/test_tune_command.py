@@ -1,0 +1,171 @@
+"""``latte tune`` from a net's file to recipes that another process uses, and what interrupts it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from latte.tools.cli import main
+from latte.tools.tune import session, whole
+from latte.tools.tune.accept import Comparison, compare_nets
+from latte.tools.tune.command import Duration
+from swirl.schedule.files import read_recipe
+from swirl.tune.log import FILE, CandidateLine, ResultLine, SubjectLine, read_log
+
+NET = """
+from latte import MemoryDataLayer, Net
+from latte.neuron import Neuron
+
+
+class SlowNeuron(Neuron):
+    def forward(self):
+        self.value = 0.5 * self.input
+
+    def backward(self):
+        self.grad_input += 0.5 * self.grad
+
+
+def net():
+    net = Net(32, seed=1)
+    net.init_activation_ensemble(SlowNeuron, MemoryDataLayer(net, (64, 64)))
+    return net
+"""
+# Tiles of two leave a loop of two iterations in each thread's way.
+SLOW = """
+def forward(s, target):
+    s.tile_loop("forward", "i1", 2)
+    s.reorder("forward", ["i1_outer", "n", "i0", "i1_inner"])
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A net whose recipe can be made faster by several times."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "slow.py").write_text(SLOW)
+    monkeypatch.setenv("LATTE_RECIPES", str(own))
+    monkeypatch.setenv("SWIRL_TARGET", "portable")
+    monkeypatch.setattr(whole, "LEAST", 1.0)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "net.py"
+    path.write_text(NET)
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["tune", *map(str, arguments)], catch_exceptions=False)
+
+
+def candidates(folder: Path) -> list[CandidateLine]:
+    return [line for line in read_log(folder) if isinstance(line, CandidateLine)]
+
+
+def test_from_a_file_to_recipes_that_are_used(file: Path) -> None:
+    done = run(file, "--layer", "slow1", "--phase", "forward", "--budget", "6s", "--threads", "1", "--out", "tuned")
+    assert done.exit_code == 0, done.output
+    assert "times as fast; wrote tuned/slow.py" in done.output
+    recipe = read_recipe(Path("tuned/slow.py"))
+    (entry,) = recipe.entries
+    assert (entry.phase, entry.target, entry.threads) == ("forward", "portable", 1)
+    assert entry.ms["tuned"] * 1.03 <= entry.ms["recipe"]
+    lines = list(read_log(Path("tuned")))
+    assert sum(isinstance(line, SubjectLine) for line in lines) == 1
+    assert [line.verdict for line in lines if isinstance(line, ResultLine)] == ["faster", "kept"]
+    found = compare_nets(file, Path("tuned"), None, "portable", 1, 0.5)
+    assert found.gains and found.step in ("training", "inference")
+
+    verified = run("--verify", "tuned")
+    assert verified.exit_code == 0 and "slow.py forward_1, portable: " in verified.output
+    assert "taken out" not in verified.output and len(read_recipe(Path("tuned/slow.py")).entries) == 1
+
+    count = len(candidates(Path("tuned")))
+    again = run(
+        file, "--layer", "slow1", "--phase", "forward", "--budget", "3s", "--threads", "1", "--out", "tuned", "--resume"
+    )
+    assert again.exit_code == 0
+    keys = [line.key for line in candidates(Path("tuned"))]
+    assert len(keys) >= count
+    assert len(set(keys)) == len(keys)  # nothing was measured twice
+
+
+def test_entries_that_do_not_gain_are_taken_out(file: Path) -> None:
+    run(file, "--layer", "slow1", "--phase", "forward", "--budget", "6s", "--threads", "1")
+    path = Path("tuned/slow.py")
+    text = path.read_text()
+    start, end = text.index("    s.", text.index("def forward_1")), text.index("entries = (")
+    path.write_text(f'{text[:start]}    s.tile_loop("forward", "nobody", 2)\n\n\n{text[end:]}')
+    done = run("--verify", "tuned")
+    assert "taken out: tile_loop('forward', 'nobody', 2)" in done.output
+    assert read_recipe(path).entries == ()
+    assert "has no entries" in run("--verify", "tuned").output
+
+
+def test_dry_runs_write_nothing(file: Path) -> None:
+    done = run(file, "--layer", "slow1", "--dry-run")
+    assert done.exit_code == 0 and not Path("tuned").exists()
+
+
+def test_a_net_that_does_not_gain_gets_no_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = Comparison((2.0, 2.0), (1.0, 1.0), "training")
+    monkeypatch.setattr(whole, "compare_nets", lambda *_: slower)
+    done = run(file, "--layer", "slow1", "--phase", "forward", "--budget", "5s", "--threads", "1")
+    assert "the whole net does not gain: no file is written" in done.output
+    assert [path.name for path in Path("tuned").iterdir()] == [FILE]
+    assert [line.verdict for line in read_log(Path("tuned")) if isinstance(line, ResultLine)][
+        -1
+    ] == "the net does not gain"
+
+
+def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, calls = session._results, []
+
+    def interrupted(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return own(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "_results", interrupted)
+    done = run(file, "--layer", "slow1", "--phase", "forward", "--budget", "60s", "--threads", "1")
+    assert done.exit_code == 130 and "--resume goes on from tuned" in done.output
+    assert candidates(Path("tuned"))
+    for line in Path("tuned", FILE).read_text().splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name the file of a net"),
+        (["net.py", "--layer", "slow2"], "no layer or chain named 'slow2'"),
+        (["net.py", "--phase", "inference"], "no phase 'inference' can be tuned; inference follows forward"),
+        (["net.py", "--budget", "soon"], "'soon' is not a time such as 60s, 20m or 1h"),
+        (["--verify", "own"], "own has no entries"),
+        (["--plot", "own"], "own has no log with candidates that were measured"),
+    ],
+)
+def test_what_is_wrong_is_told(file: Path, arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code != 0 and message in done.output
+
+
+def test_pictures(file: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(file, "--layer", "slow1", "--phase", "forward", "--budget", "3s", "--threads", "1", "--method", "random")
+    done = run("--plot", "tuned")
+    assert "1 phases drawn in tuned/tune.png" in done.output and Path("tuned/tune.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("20m", 1200), ("1h", 3600), ("1.5m", 90), ("7", 7)])
+def test_times(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+def test_gains_are_of_pairs() -> None:
+    assert Comparison((1.0, 1.0, 1.0), (1.1, 1.1, 1.1), "training").gains
+    assert not Comparison((1.0, 1.0, 1.0, 1.0), (1.1, 0.9, 1.1, 0.9), "training").gains
+    assert not Comparison((1.0,), (0.99,), "training").gains
