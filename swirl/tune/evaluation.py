@@ -13,11 +13,13 @@ from swirl.errors import CompilerFailed, LatteError
 from swirl.schedule.pipeline import generate
 from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.log import LOST, MEASURED, REFUSED, WRONG, CandidateLine, commands_to_line, quartile
+from swirl.tune.served import Job
 from swirl.tune.spaces import Draw
-from swirl.tune.worker import Job, Lost, Spec, Worker
+from swirl.tune.worker import Lost, Worker, spec_of
 
-BUSY = 1.25
-"""Times as long as at its best the known schedule takes on a machine that does something else."""
+BUSY, JITTER = 1.25, 5e-5
+"""On a machine that does something else the known schedule takes so many times as long as at its best, and so many
+seconds longer."""
 PAUSE, PAUSES = 3.0, 4
 """Seconds that are waited for such a machine, and how often."""
 
@@ -86,7 +88,7 @@ class Evaluator:
         tell: Callable[[str], None] = lambda text: None,
     ):
         self._subject, self._tell = subject, tell
-        spec = Spec.of(subject.program, subject.target, threads, items)
+        spec = spec_of(subject.program, subject.target, threads, items)
         (made,) = _jobs([known], subject)
         if isinstance(made, LatteError):
             raise made
@@ -131,7 +133,7 @@ class Evaluator:
         for _ in range(PAUSES):
             times = self._worker.race(jobs, runs)
             now = quartile(times[0])
-            if now <= BUSY * self.best:
+            if now <= BUSY * self.best + JITTER:
                 break
             self._tell(f"the machine is busy with something else ({now / self.best:.1f} × as slow): waiting")
             sleep(PAUSE)

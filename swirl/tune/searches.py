@@ -86,21 +86,21 @@ def regression_search(pool: Source, random: Random) -> Search:
 
 
 def evolutionary_search(pool: Source, random: Random) -> Search:
-    """Points near the fastest so far, of which those that the model takes for the fastest; the first batch follows the
-    model."""
-    first = next(model_search(pool, random), [])
+    """Points near the fastest so far, of which those that the model takes for the fastest; a quarter as they are drawn.
+    The first batch follows the model."""
     known: list[tuple[float, int, Draw]] = []
-    batch = list(first)
-    while batch:
+    waiting = _drawn(pool, random, BATCH * DRAWN)
+    while True:
+        parents = [draw for *_, draw in sorted(known)[:PARENTS]]
+        near = (pool.neighbour(random.choice(parents), random) for _ in range(BATCH * DRAWN // 2) if parents)
+        waiting = sorted([*waiting, *(each for each in near if each is not None)], key=lambda draw: draw.predicted)
+        curious = BATCH // CURIOUS if known else 0
+        batch = [*waiting[: BATCH - curious], *_drawn(pool, random, curious)]
+        waiting = waiting[BATCH - curious :]
+        if not batch:
+            return
         times = yield batch
         known += [(s, len(known) + n, d) for n, (d, s) in enumerate(zip(batch, times, strict=True)) if s is not None]
-        known.sort()
-        parents = [draw for *_, draw in known[:PARENTS]]
-        children = [pool.neighbour(random.choice(parents), random) for _ in range(BATCH * DRAWN // 2) if parents]
-        found = sorted((child for child in children if child is not None), key=lambda draw: draw.predicted)
-        curious = BATCH // CURIOUS
-        batch = found[: BATCH - curious]
-        batch += _drawn(pool, random, BATCH - len(batch))
 
 
 def _terms(demand: Demand) -> list[float]:

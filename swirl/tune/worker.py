@@ -8,97 +8,36 @@ flushed where that matters, as the layers around would.
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing import Pipe
 from typing import Any
 
-import numpy as np
-
-from swirl.build.jit import load
-from swirl.build.libraries import Built
-from swirl.dump.compare import differences, usual_tolerance
+from swirl.config import child_environment
+from swirl.dump.compare import usual_tolerance
 from swirl.dump.write import contents
 from swirl.errors import LatteError
-from swirl.ir.buffers import DTYPES, Buffer
-from swirl.ir.item_numbers import value_of
 from swirl.ir.names import stored_in
 from swirl.ir.nest import Program
-from swirl.measure.rates import Limits
-from swirl.run.memory import allocate
-from swirl.run.runner import Runner
-from swirl.target.targets import Target, get_target
-from swirl.tune.arrays import synthetic_array
+from swirl.target.targets import Target
+from swirl.tune.served import RUNS, Checked, Job, Spec
 
 LEAST_SECONDS = 1.0
 """That a kernel may take."""
 SLOWEST = 10
 """Times as long as the fastest may a kernel take."""
-STARTING = 60.0
-"""Seconds in which the process has its threads and data, and a kernel its memory."""
-LONG = 0.02
-"""Seconds of a run from which on what is left in the caches does not matter."""
-RUNS, SHARE = 3, 0.1
-"""Runs of each candidate in the first round of a race, or as many as take so many seconds."""
-ROUNDS = 3
-"""Of a race, each with half of the candidates and twice the runs of the one before."""
+STARTING, CHECKING = 60.0, 1.0
+"""Seconds in which the process has its threads and data, and a kernel its memory; and in which results are compared."""
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What the kernels of a subject have in common.
-
-    Args:
-        target: name of the target.
-        threads: that run them.
-        items: of a batch.
-        values: buffer of the program before its commands → what it must hold; see :func:`swirl.dump.write.contents`.
-        written: storage that is compared.
-        tolerance: relative to the largest value.
-    """
-
-    target: str
-    threads: int
-    items: int
-    values: Mapping[str, Any]
-    written: tuple[str, ...]
-    tolerance: float
-
-    @classmethod
-    def of(cls, program: Program, target: Target, threads: int, items: int) -> Spec:
-        """That of a program before its commands."""
-        names = stored_in(statement for nest in program.nests for statement in nest.body)
-        written = (program.buffers[name] for name in names if name in program.buffers)
-        storage = tuple(dict.fromkeys(buffer.name for buffer in written if buffer.role != "temporary"))
-        values = {program.buffers[name].name: value for name, value in contents(program).items()}
-        return cls(target.name, threads, items, values, storage, usual_tolerance(program))
-
-
-@dataclass(frozen=True)
-class Job:
-    """A kernel.
-
-    Args:
-        built: the compiled file.
-        buffers: of its table, in order.
-    """
-
-    built: Built
-    buffers: tuple[Buffer, ...]
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a kernel did when it ran once.
-
-    Args:
-        seconds: that it took.
-        wrong: where its results are not those of the first kernel, or "".
-    """
-
-    seconds: float
-    wrong: str = ""
+def spec_of(program: Program, target: Target, threads: int, items: int) -> Spec:
+    """What the kernels of a program before its commands have in common."""
+    names = stored_in(statement for nest in program.nests for statement in nest.body)
+    written = (program.buffers[name] for name in names if name in program.buffers)
+    storage = tuple(dict.fromkeys(buffer.name for buffer in written if buffer.role != "temporary"))
+    values = {program.buffers[name].name: value for name, value in contents(program).items()}
+    return Spec(target.name, threads, items, values, storage, usual_tolerance(program))
 
 
 class Lost(Exception):
@@ -118,19 +57,19 @@ class Worker:
 
     def __init__(self, spec: Spec, reference: Job):
         self._spec, self._reference = spec, reference
-        self._process: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.best = self._start().seconds
         """Seconds of the fastest kernel that was checked."""
 
     def _start(self) -> Checked:
-        here, there = multiprocessing.Pipe()
-        # Not by fork: OpenMP has threads in this process.
-        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there,), daemon=True)
-        self._process.start()
+        here, there = Pipe()
+        command = [sys.executable, "-c", f"from swirl.tune.served import serve; serve({there.fileno()})"]
+        self._process = subprocess.Popen(command, pass_fds=[there.fileno()], env=child_environment())
         there.close()
         self._connection = here
         try:
             self._ask("start", self._spec, within=STARTING)
+            self._ask("prepare", self._reference, within=STARTING)
             found: Checked = self._ask("check", self._reference, within=STARTING)
         except Lost as error:
             raise LatteError(f"the schedule that the layer has cannot be run by itself: {error}") from error
@@ -142,9 +81,10 @@ class Worker:
         Raises:
             Lost: it crashed, or took too long; another process has taken this one's place.
         """
-        within = STARTING if self.best > LEAST_SECONDS else max(LEAST_SECONDS, SLOWEST * self.best) + 1
+        within = max(LEAST_SECONDS, SLOWEST * self.best)
         try:
-            found: Checked = self._ask("check", job, within=within)
+            self._ask("prepare", job, within=STARTING)
+            found: Checked = self._ask("check", job, within=within + CHECKING)
         except Lost:
             self._start()
             raise
@@ -190,8 +130,11 @@ class Worker:
         return answer
 
     def _ended(self) -> int | None:
-        self._process.join(1)
-        code: int | None = self._process.exitcode
+        assert self._process is not None
+        try:
+            code: int | None = self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            code = None
         self.close()
         return code
 
@@ -199,7 +142,7 @@ class Worker:
         """End the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.wait()
             self._connection.close()
 
     def __enter__(self) -> Worker:
@@ -207,93 +150,3 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _serve(connection: Connection) -> None:
-    """Answer, until nobody asks."""
-    try:
-        _, spec = connection.recv()
-        bench = _Bench(spec)
-        connection.send(None)
-        while True:
-            name, *arguments = connection.recv()
-            try:
-                connection.send(bench.check(*arguments) if name == "check" else bench.race(*arguments))
-            except LatteError as error:
-                connection.send(LatteError(str(error)))
-    except (EOFError, KeyboardInterrupt, BrokenPipeError):
-        return
-
-
-class _Bench:
-    """The data of a subject, and its kernels.
-
-    Args:
-        spec: of the subject.
-    """
-
-    def __init__(self, spec: Spec):
-        self._spec = spec
-        self._runner = Runner(spec.threads)
-        self._limits = Limits(get_target(spec.target), self._runner)
-        self._logical: dict[str, np.ndarray] = {}
-        self._memory: dict[tuple[Any, ...], np.ndarray] = {}
-        self._right: dict[str, np.ndarray] = {}
-
-    def check(self, job: Job) -> Checked:
-        arrays = self._arrays(job, fresh=True)
-        (seconds,) = self._runner.phase([(load(job.built), arrays)]).run_timed()
-        made = {
-            buffer.name: buffer.layout.unpack(array, buffer.shape).ravel()
-            for buffer, array in zip(job.buffers, arrays, strict=True)
-            if buffer.name in self._spec.written
-        }
-        if not self._right:
-            self._right = {name: values.copy() for name, values in made.items()}
-        missing = [name for name in self._right if name not in made]
-        if missing:
-            return Checked(seconds, f"{missing[0]} is not computed")
-        for found in differences(self._right, made, self._spec.tolerance):
-            if found.first is not None:
-                return Checked(seconds, str(found))
-        return Checked(seconds)
-
-    def race(self, jobs: Sequence[Job], runs: int, keep: int) -> list[list[float]]:
-        phases = [self._runner.phase([(load(job.built), self._arrays(job, fresh=False))]) for job in jobs]
-        times: list[list[float]] = [[] for _ in jobs]
-        running = list(range(len(jobs)))
-        for number in running:
-            phases[number].run()
-        for _ in range(ROUNDS):
-            for turn in range(runs):
-                for number in running if turn % 2 == 0 else running[::-1]:
-                    if not times[number] or times[number][-1] < LONG:
-                        self._limits.flush()
-                    times[number] += phases[number].run_timed()
-            first, *others = running
-            others.sort(key=lambda number: sorted(times[number])[len(times[number]) // 4])
-            running = [first, *others[: max(keep, len(others) // 2)]]
-            runs = 2 * runs if sum(min(times[number]) for number in running) * runs < SHARE * ROUNDS else runs
-        return times
-
-    def _arrays(self, job: Job, fresh: bool) -> list[np.ndarray]:
-        """The arrays of a kernel: of a storage with a layout there is one for all kernels."""
-        keys = [(b.name, b.physical_shape, b.dtype, repr(b.layout)) for b in job.buffers]
-        missing = {key: b for key, b in zip(keys, job.buffers, strict=True) if key not in self._memory}
-        if missing:
-            sizes = {str(n): (b.physical_shape, DTYPES[b.dtype]) for n, b in enumerate(missing.values())}
-            made = allocate(sizes, self._runner)
-            self._memory |= {key: made[str(n)] for n, key in enumerate(missing)}
-        for key, buffer in zip(keys, job.buffers, strict=True):
-            if fresh or key in missing:
-                self._fill(self._memory[key], buffer)
-        return [self._memory[key] for key in keys]
-
-    def _fill(self, array: np.ndarray, buffer: Buffer) -> None:
-        if buffer.formula:
-            array[0] = value_of(buffer.formula, self._spec.items)
-            return
-        known = self._logical.get(buffer.name)
-        if known is None or known.size != np.prod(buffer.shape, dtype=int):
-            known = self._logical[buffer.name] = synthetic_array(buffer, self._spec.values.get(buffer.name))
-        array[...] = buffer.layout.pack(known.reshape(buffer.shape))

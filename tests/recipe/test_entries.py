@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte import BatchNormLayer, ConvLayer, MemoryDataLayer, Net, ReLULayer
+from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron
 from latte.runtime.report import DoubtfulCommand
 from latte.tools.tune.subjects import tunables
-from swirl.errors import DeclarationError, RecipeError
+from swirl.errors import CommandError, DeclarationError, RecipeError
 from swirl.ir.nest import Program
 from swirl.schedule.entries import form_of, key_of, sizes_of
 from swirl.schedule.files import has_entries, read_recipe
@@ -22,6 +22,8 @@ from swirl.target.targets import TARGETS
 from tests.support import program
 
 TARGET = "portable"
+L0, L1 = "_neuron_index_1", "_neuron_index_2"
+"""Loops of the layer below, after that over items."""
 
 
 class TwiceNeuron(Neuron):
@@ -83,9 +85,9 @@ def notes(net: Net) -> str:
 
 def test_a_phase_gets_the_entry_for_its_nests(tmp_path: Path) -> None:
     before = begun(twice())
-    (tmp_path / "twice.py").write_text(entry(before, 's.tile_loop("forward", "i0", 3)'))
+    (tmp_path / "twice.py").write_text(entry(before, f's.tile_loop("forward", "{L0}", 3)'))
     tuned, plain = twice(recipes=tmp_path), twice()
-    assert commands(tuned) == ["tile_loop('forward', 'i0', 3)"]
+    assert commands(tuned) == [f"tile_loop('forward', '{L0}', 3)"]
     assert commands(plain) != commands(twice(recipes=tmp_path))
     assert "forward: the entry forward_1" in notes(tuned)
     values = np.random.default_rng(0).standard_normal((4, 3, 24)).astype(np.float32)
@@ -97,26 +99,26 @@ def test_a_phase_gets_the_entry_for_its_nests(tmp_path: Path) -> None:
 
 def test_other_phases_and_targets_get_what_they_would_get_without_it(tmp_path: Path) -> None:
     before = begun(twice())
-    (tmp_path / "twice.py").write_text(entry(before, 's.tile_loop("forward", "i0", 3)', target="avx2"))
+    (tmp_path / "twice.py").write_text(entry(before, f's.tile_loop("forward", "{L0}", 3)', target="avx2"))
     assert commands(twice(recipes=tmp_path)) == commands(twice())
 
 
 def test_the_nearest_sizes_and_it_is_told(tmp_path: Path) -> None:
     near, far = begun(twice(width=24)), begun(twice(width=960))
-    first = entry(near, 's.tile_loop("forward", "i1", 4)')
-    second = entry(far, 's.tile_loop("forward", "i1", 8)', name="forward_2").replace(
+    first = entry(near, f's.tile_loop("forward", "{L1}", 4)')
+    second = entry(far, f's.tile_loop("forward", "{L1}", 8)', name="forward_2").replace(
         "entries = (", "entries = (*entries, "
     )
     (tmp_path / "twice.py").write_text(first + second.partition("\n\n")[2])
     net = twice(width=32, recipes=tmp_path)
-    assert commands(net) == ["tile_loop('forward', 'i1', 4)"]
+    assert commands(net) == [f"tile_loop('forward', '{L1}', 4)"]
     assert "found for inputs 4 × 3 × 24, value 4 × 3 × 24; for these sizes there is none" in notes(net)
-    assert commands(twice(width=800, recipes=tmp_path)) == ["tile_loop('forward', 'i1', 8)"]
+    assert commands(twice(width=800, recipes=tmp_path)) == [f"tile_loop('forward', '{L1}', 8)"]
 
 
 def test_a_refused_entry_of_other_sizes_is_not_used(tmp_path: Path) -> None:
     before = begun(twice(width=24))
-    (tmp_path / "twice.py").write_text(entry(before, 's.split("forward", "i1", [20])'))
+    (tmp_path / "twice.py").write_text(entry(before, f's.split("forward", "{L1}", [20])'))
     net = twice(width=16, recipes=tmp_path)
     assert commands(net) == commands(twice(width=16))
     assert "forward_1" in notes(net) and "is not used: split" in notes(net)
@@ -131,7 +133,7 @@ def test_a_refused_entry_of_other_sizes_is_not_used(tmp_path: Path) -> None:
 )
 def test_stale_entries_are_told_and_not_used(tmp_path: Path, changed: dict[str, str], reason: str) -> None:
     before = begun(twice())
-    loop = "i0" if changed else "nobody"
+    loop = L0 if changed else "nobody"
     (tmp_path / "twice.py").write_text(entry(before, f's.tile_loop("forward", "{loop}", 3)', **changed))
     net = twice(recipes=tmp_path)
     with pytest.warns(DoubtfulCommand, match="forward_1 of twice1"):
@@ -142,14 +144,15 @@ def test_stale_entries_are_told_and_not_used(tmp_path: Path, changed: dict[str, 
 
 def test_a_command_that_is_refused_half_way_changes_nothing(tmp_path: Path) -> None:
     before = begun(twice())
-    body = 's.tile_loop("forward", "i0", 3); s.tile_loop("forward", "nobody", 3)'
+    body = f's.tile_loop("forward", "{L0}", 3); s.tile_loop("forward", "nobody", 3)'
     (tmp_path / "twice.py").write_text(entry(before, body))
     assert commands(twice(recipes=tmp_path)) == commands(twice())
 
 
 def test_chains_get_theirs_and_the_shipped_recipe_otherwise(tmp_path: Path) -> None:
     before = begun(chain())
-    text = 'chain = ("conv", "relu")\n\n' + entry(before, 's.fuse_layers("forward"); s.tile("value", 0, 4)')
+    body = 's.fuse_layers("forward"); s.tile("value", 0, 4)'
+    text = 'chain = ("conv", "relu")\n\n' + entry(before, body, form="")
     (tmp_path / "conv_relu.py").write_text(text)
     (tmp_path / "conv.py").write_text(entry(begun(chain(), "update", "conv1"), "pass", name="update_1"))
     assert [text for text in commands(chain(recipes=tmp_path)) if "fuse" in text] == ["fuse_layers('forward')"]
@@ -175,33 +178,33 @@ def test_layout_commands_of_a_layer_in_a_chain(tmp_path: Path) -> None:
     (tmp_path / "conv_relu.py").write_text(
         'chain = ("conv", "relu")\n\ndef forward(s, target):\n    s.tile("weights", 0, 4, of="pool")\n'
     )
-    with pytest.raises(RecipeError, match="no layer of the kind 'pool' is scheduled here") as raised:
+    with pytest.raises(CommandError, match="no layer of the kind 'pool' is scheduled here") as raised:
         chain(recipes=tmp_path).compile(target=TARGET)
     assert "there are conv, relu" in str(raised.value)
 
 
 def test_a_recipe_named_by_the_net_comes_first(tmp_path: Path) -> None:
     before = begun(twice())
-    (tmp_path / "twice.py").write_text(entry(before, 's.tile_loop("forward", "i0", 3)'))
+    (tmp_path / "twice.py").write_text(entry(before, f's.tile_loop("forward", "{L0}", 3)'))
     own = tmp_path / "own_recipe_of_mine.py"
-    own.write_text('def forward(s, target):\n    s.tile_loop("forward", "i1", 2)\n')
+    own.write_text(f'def forward(s, target):\n    s.tile_loop("forward", "{L1}", 2)\n')
     net = twice(recipes=tmp_path)
     net.use_recipe("twice", own)
-    assert commands(net) == ["tile_loop('forward', 'i1', 2)"]
+    assert commands(net) == [f"tile_loop('forward', '{L1}', 2)"]
     without = twice(recipes=tmp_path)
     without.use_recipe("twice", None)
     assert commands(without) == commands(twice())
     named = twice()
     named.use_recipe("twice", tmp_path / "twice.py")
-    assert commands(named) == ["tile_loop('forward', 'i0', 3)"]
+    assert commands(named) == [f"tile_loop('forward', '{L0}', 3)"]
 
 
 def test_a_function_of_the_file_is_what_there_is_otherwise(tmp_path: Path) -> None:
     before = begun(twice(width=24))
-    text = entry(before, 's.tile_loop("forward", "i0", 3)', form="")
-    (tmp_path / "twice.py").write_text(text + '\ndef forward(s, target):\n    s.tile_loop("forward", "i1", 2)\n')
-    assert commands(twice(width=24, recipes=tmp_path)) == ["tile_loop('forward', 'i0', 3)"]
-    assert commands(twice(width=40, recipes=tmp_path)) == ["tile_loop('forward', 'i1', 2)"]
+    text = entry(before, f's.tile_loop("forward", "{L0}", 3)', form="")
+    (tmp_path / "twice.py").write_text(text + f'\ndef forward(s, target):\n    s.tile_loop("forward", "{L1}", 2)\n')
+    assert commands(twice(width=24, recipes=tmp_path)) == [f"tile_loop('forward', '{L0}', 3)"]
+    assert commands(twice(width=40, recipes=tmp_path)) == [f"tile_loop('forward', '{L1}', 2)"]
 
 
 def test_outcomes_are_kept_with_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,12 +213,12 @@ def test_outcomes_are_kept_with_what_is_told(tmp_path: Path, monkeypatch: pytest
     folder = tmp_path / "tuned"
     folder.mkdir()
     file = folder / "twice.py"
-    file.write_text(entry(begun(twice(width=24)), 's.tile_loop("forward", "i1", 4)'))
+    file.write_text(entry(begun(twice(width=24)), f's.tile_loop("forward", "{L1}", 4)'))
     first, again = twice(width=32, recipes=folder), twice(width=32, recipes=folder)
-    assert commands(first) == commands(again) == ["tile_loop('forward', 'i1', 4)"]
+    assert commands(first) == commands(again) == [f"tile_loop('forward', '{L1}', 4)"]
     assert again.report.known and notes(first) == notes(again)
     file.write_text(file.read_text().replace("4)", "8)"))
-    assert commands(twice(width=32, recipes=folder)) == ["tile_loop('forward', 'i1', 8)"]
+    assert commands(twice(width=32, recipes=folder)) == [f"tile_loop('forward', '{L1}', 8)"]
 
 
 @pytest.mark.parametrize(
@@ -251,9 +254,8 @@ def test_keys_know_no_names_and_forms_no_sizes() -> None:
     assert key_of(one) == key_of(other)
     assert key_of(one) != key_of(begun(twice(width=25))) and form_of(one) == form_of(begun(twice(width=25)))
     net = Net(2, seed=1)
-    data = MemoryDataLayer(net, (4, 6, 6))
-    first = BatchNormLayer(net, ConvLayer(net, data, num_filters=8, kernel=3, pad=1, name="a"), name="b")
-    BatchNormLayer(net, ConvLayer(net, first, num_filters=8, kernel=3, pad=1, name="c"), name="d")
+    layer: Ensemble = MemoryDataLayer(net, (4, 6, 6))
+    for name in "abc":
+        layer = ConvLayer(net, layer, num_filters=8, kernel=3, pad=1, name=name)
     found, _ = tunables(net, TARGETS["portable"], 1, [], ["update"])
-    assert any(len(each.alike) == 2 for each in found)
-    assert isinstance(first, Ensemble)
+    assert [each.alike for each in found] == [["a"], ["b", "c"]]

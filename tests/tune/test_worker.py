@@ -12,7 +12,8 @@ from swirl.errors import LatteError
 from swirl.ir.nest import Program
 from swirl.target.targets import TARGETS
 from swirl.tune import worker as module
-from swirl.tune.worker import Job, Lost, Spec, Worker
+from swirl.tune.served import Job
+from swirl.tune.worker import Lost, Worker, spec_of
 from tests.support import program
 
 BEFORE = program("for i in range(64):\n y[i] = 2.0 * x[i]", x=(64,), y=(64,))
@@ -40,7 +41,7 @@ def job(name: str, before: Program = BEFORE) -> Job:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    spec = Spec.of(BEFORE, TARGETS["portable"], 2, 4)
+    spec = spec_of(BEFORE, TARGETS["portable"], 2, 4)
     with Worker(spec, job("reference")) as made:
         yield made
 
@@ -57,7 +58,7 @@ def test_a_kernel_that_spoils_its_source_does_not_change_what_is_right(worker: W
 
 
 def test_wrong_results_are_told_with_their_place(worker: Worker) -> None:
-    assert worker.check(job("wrong")).wrong.startswith("y[63]: ")
+    assert worker.check(job("wrong")).wrong.startswith("net.y[63]: ")
 
 
 def test_a_crash_ends_one_candidate(worker: Worker) -> None:
@@ -75,10 +76,10 @@ def test_an_endless_kernel_is_ended(worker: Worker, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_reference_that_crashes_is_an_error() -> None:
-    spec = Spec.of(BEFORE, TARGETS["portable"], 1, 4)
+    spec = spec_of(BEFORE, TARGETS["portable"], 1, 4)
     with pytest.raises(LatteError, match="the schedule that the layer has cannot be run by itself"):
         Worker(spec, job("crashes"))
 
 
 def test_only_what_the_program_writes_is_compared() -> None:
-    assert Spec.of(BEFORE, TARGETS["portable"], 1, 4).written == (BEFORE.buffers["y"].name,)
+    assert spec_of(BEFORE, TARGETS["portable"], 1, 4).written == (BEFORE.buffers["y"].name,)

@@ -150,7 +150,8 @@ def with_entry(text: str, entry: NewEntry, path: Path) -> str:
         RecipeError: it is not a recipe of entries.
     """
     functions, calls, start, end = _parts(text, path)
-    names = {name for name, call in calls.items() if _is_same(call, entry)}
+    same = (name for name, call in calls.items() if _is_same(call, entry))
+    names = {name for name in same if name.partition("_")[0] == entry.phase}
     text = text[:start] + _table([*(call for name, call in calls.items() if name not in names)]) + text[end:]
     text = _without(text, names)
     taken = {*functions} - names
