@@ -108,7 +108,7 @@ class Explanation:
     Args:
         ensemble, kind, shape: which one (the shape without the batch); of a chain its name, the kinds joined by ``_``,
             and the last layer's shape.
-        joined: whether it is a chain.
+        chain: of a chain, the kinds of its layers; else ().
         lanes: of a vector of the target.
         batch_size, target: what it was compiled for.
         recipe: the file that its commands come from, ``commands of <ensemble>``, or empty without one.
@@ -126,7 +126,7 @@ class Explanation:
     commands: tuple[CommandFact, ...]
     notes: tuple[str, ...]
     phases: tuple[PhaseExplanation, ...]
-    joined: bool
+    chain: tuple[str, ...]
     lanes: int
 
     def __str__(self) -> str:
@@ -147,22 +147,24 @@ class Explanation:
         return [head, recipe, *([_section("notes", self.notes)] if self.notes else [])]
 
     def as_recipe(self) -> str:
-        """The commands that were applied to this layer, as a recipe file to copy and edit, each after its reason.
+        """The commands that were applied to this layer or chain, as a recipe file to copy and edit, each after its
+        reason.
 
         Factors are those of this shape; the number of lanes is the target's.
 
         Raises:
-            CommandError: it is a chain, or scheduled in one.
+            CommandError: it is a layer that is scheduled in a chain.
         """
-        chain = self.ensemble if self.joined else next((c.unit for c in self.commands if c.unit != self.ensemble), None)
-        if chain is not None:
+        around = next((c.unit for c in self.commands if c.unit != self.ensemble), None)
+        if around is not None:
             raise CommandError(
-                f"{self.ensemble} is scheduled by the recipe of a chain, whose buffers have other names",
+                f"{self.ensemble} is scheduled in the chain {around}, whose buffers have other names",
                 location=user_location(),
-                way_out=f"begin from {self.recipe.split(' ')[0]}",
+                way_out=f"the commands of the chain: --layer {around}",
             )
         title = f"{self.ensemble}, shape {self.shape}, batch size {self.batch_size}, for {self.target}."
-        return recipe_text(title, self.commands, [phase.phase for phase in self.phases], self.lanes)
+        phases = [phase.phase for phase in self.phases]
+        return recipe_text(title, self.commands, phases, self.lanes, self.chain)
 
     def to_json(self) -> str:
         """The same as a JSON object with the fields of these records."""
@@ -208,7 +210,7 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
         tuple(outcomes),
         tuple(dict.fromkeys(notes)),
         tuple(_phase(executable, item) for item in compiled),
-        len(members) > 1,
+        tuple(member.kind for member in members) if len(members) > 1 else (),
         executable.plan.target.simd_width,
     )
 
@@ -271,14 +273,17 @@ def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
     return ", otherwise ".join(names)
 
 
-def recipe_text(title: str, commands: Sequence[CommandFact], phases: Sequence[str], lanes: int) -> str:
-    """The commands that were applied to a layer, as a recipe file, each after its reason.
+def recipe_text(
+    title: str, commands: Sequence[CommandFact], phases: Sequence[str], lanes: int, chain: Sequence[str] = ()
+) -> str:
+    """The commands that were applied to a layer, or to a chain, as a recipe file, each after its reason.
 
     Args:
         title: what the file begins with.
-        commands: of the layer, in order.
+        commands: in order.
         phases: that it computes.
         lanes: of the target.
+        chain: the kinds of the layers of a chain.
     """
     functions: dict[str, list[str]] = {phase: [] for phase in phases if phase in PHASES}
     layouts: list[str] = []
@@ -289,23 +294,25 @@ def recipe_text(title: str, commands: Sequence[CommandFact], phases: Sequence[st
             *(f"    # {line}" for line in command.reason.splitlines()),
             f"    s.{_any_width(command, lanes)}",
         ]
-        if command.phase:
-            functions.setdefault(command.phase, []).extend([*layouts, *lines])
+        function = command.function or command.phase
+        if function:
+            functions.setdefault(function, []).extend([*layouts, *lines])
             layouts = []
         else:
             layouts += lines
     for phase in list(functions)[-1:]:
         functions[phase] += layouts
-    parts = [f'"""{title}"""']
+    parts = [f'"""{title}"""', *([f"chain = {tuple(chain)!r}"] if chain else [])]
     parts += ["\n".join(["", f"def {name}(s, target):", *(lines or ["    pass"])]) for name, lines in functions.items()]
     return "\n\n".join(parts) + "\n"
 
 
 def _any_width(command: CommandFact, lanes: int) -> str:
     """The command with the target's number of lanes in the place of that number."""
-    if command.text.split("(")[0] not in ("vectorize", "tile"):
-        return command.text
-    return re.sub(rf", {lanes}(?=[,)])", ", target.simd_width", command.text, count=1)
+    text = f"{command.text[:-1]}, of={command.of!r})" if command.of else command.text
+    if text.split("(")[0] not in ("vectorize", "tile"):
+        return text
+    return re.sub(rf", {lanes}(?=[,)])", ", target.simd_width", text, count=1)
 
 
 def _is_default(unit: Unit, phase: str) -> bool:
@@ -318,7 +325,17 @@ def command_fact(outcome: Outcome, unit: str) -> CommandFact:
     options = dict(command.options)
     named = options.get("phase", command.arguments[0] if command.arguments else "")
     phase = "" if command.name in LAYOUT_COMMANDS else PHASE_ALIASES.get(named, str(named))
-    return CommandFact(command.text, phase, outcome.status, outcome.reason, command.location, unit, outcome.cautions)
+    return CommandFact(
+        command.text,
+        phase,
+        outcome.status,
+        outcome.reason,
+        command.location,
+        unit,
+        outcome.cautions,
+        outcome.function,
+        command.of,
+    )
 
 
 def _phase(executable: Executable, item: CompiledPhase) -> PhaseExplanation:

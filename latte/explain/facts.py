@@ -19,6 +19,8 @@ class CommandFact:
         location: ``file:line`` that asked for it; or ``default schedule``.
         unit: what was scheduled: the layer, or a chain that it is in.
         cautions: why the command does nothing, little, or harm.
+        function: the phase whose function of the recipe gave it; empty where it was recorded on the layer.
+        of: of a command on a layout in a chain, the kind of layer whose names it uses; else empty.
     """
 
     text: str
@@ -28,6 +30,8 @@ class CommandFact:
     location: str | None
     unit: str
     cautions: tuple[str, ...] = ()
+    function: str = ""
+    of: str = ""
 
 
 @dataclass(frozen=True)
