@@ -49,6 +49,9 @@ SHARED_FROM = 20_000
 # By which users say where threads run: GCC's variables, and Clang's.
 PLACEMENT = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
+MEANT = ("SWIRL_", "LATTE_", "OMP_", "GOMP_", "KMP_")
+"""How names of variables begin that matter here."""
+
 _TRUE = ("1", "on", "true", "yes")
 _FALSE = ("0", "off", "false", "no")
 
@@ -164,6 +167,11 @@ def short_waits(pause: Callable[[], float]) -> Iterator[None]:
         yield
     finally:
         del os.environ[variable]
+
+
+def variables() -> dict[str, str]:
+    """The variables of the environment that are set and matter here: ours, those of OpenMP, and the compiler's."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(MEANT) or name == "CXX"}
 
 
 def child_environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ from swirl.target.targets import Target
 STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
 READ_BYTES = 128 * 1024 * 1024  # more than a last-level cache of these machines holds
 LEVEL2, LEVEL3 = 0.5, 2  # level-2 caches whose bytes a thread reads, again and again, from that level
+LINE = 64  # bytes of a cache line
 PORTABLE_LANES = 4  # of a vector that every processor of the portable target has
 
 Step = tuple[Kernel, Sequence[np.ndarray]]
@@ -124,6 +125,17 @@ class Limits:
         share = self.runner.threads * self._target.l2_bytes / READ_BYTES
         names = ("swirl_read_level2", LEVEL2), ("swirl_read_level3", LEVEL3)
         return self.runner.phase(self._probes([(name, min(1, part * share)) for name, part in names]))
+
+    def latency(self, size: int) -> float:
+        """Seconds from a load to one that needs its result, among so many bytes in random order: of the smallest cache
+        that holds them, on huge pages if the machine has them. The best of three runs."""
+        lines = max(2, size // LINE)
+        arrays = allocate({"out": ((1,), np.int64), "chain": ((lines * LINE // 8,), np.int64)}, self.runner)
+        order = np.random.default_rng(0).permutation(lines) * (LINE // 8)
+        arrays["chain"][order] = np.roll(order, -1)
+        ((kernel, _),) = self._probes([("swirl_chase", 1)])
+        phase = self.runner.phase([(kernel, [arrays["out"], arrays["chain"]])])
+        return min(phase.run_timed()[0] for _ in range(4)) / STEPS
 
     def measure(self, kernels: Sequence[Step], *, seconds: float = 0.4, rounds: int = 40) -> Measured:
         """Time kernels and limits in turn, for so many seconds or rounds, whichever is first.

@@ -1,4 +1,5 @@
-// What this machine can do at the best: multiply-adds in registers, and reading memory. LANES floats fit a vector.
+// What this machine can do at the best: multiply-adds in registers, reading memory, and waiting for it. LANES floats fit
+// a vector.
 
 #include <omp.h>
 
@@ -36,4 +37,15 @@ extern "C" void READ(void* const* buffers) {
         }
     }
     *out = (a + b) + (c + d);
+}
+
+// ROUNDS loads, each of the place that the one before has found; buffers[1] holds such a chain. buffers[0]: one number.
+extern "C" void swirl_chase(void* const* buffers) {
+#pragma omp single
+    {
+        const long* next = static_cast<const long*>(buffers[1]);
+        long place = 0;
+        for (long round = 0; round < ROUNDS; ++round) place = next[place];
+        *static_cast<long*>(buffers[0]) = place;
+    }
 }
