@@ -24,8 +24,8 @@ GROUPS = (
     {"schedule"},
     {"run"},
     {"measure"},
-    {"tune"},
     {"dump"},
+    {"tune"},
 )
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 

@@ -20,8 +20,8 @@ from latte.planning.frozen_recipes import as_frozen
 from latte.planning.recipes import Choice, Recipes, chain_keys, chain_name
 from swirl.errors import CommandError, RecipeError, nearest
 from swirl.ir.spelling import normalised
+from swirl.schedule.by_entries import over
 from swirl.schedule.choices import check_choices
-from swirl.schedule.entries import over
 from swirl.schedule.recipe import Recipe
 
 LONGEST = 8

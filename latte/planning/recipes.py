@@ -18,7 +18,7 @@ from latte.planning.frozen_recipes import as_frozen
 from swirl.config import settings
 from swirl.errors import RecipeError
 from swirl.ir.spelling import normalised
-from swirl.schedule.entries import over
+from swirl.schedule.by_entries import over
 from swirl.schedule.files import has_entries, read_recipe, recorded_recipe
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe
 from swirl.schedule.rules.schedule import FOR_RECIPES, with_defaults

@@ -18,21 +18,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from math import log, prod
 
-from swirl.build.cache import cache_key
-from swirl.errors import LatteError, RecipeError
+from swirl.errors import RecipeError
 from swirl.ir.anonymous import anonymous
 from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE, PHASES
 from swirl.ir.text import identity
-from swirl.schedule.command_log import EntryUse
-from swirl.schedule.recipe import Recipe, Schedule
-from swirl.target.targets import TARGETS, Target
+from swirl.target.targets import TARGETS
 
-Function = Callable[[Schedule, Target], None]
+Function = Callable[..., None]
+"""Takes a schedule, and a target."""
 NAME = "entries"
 """What the tuple of entries is called in a file."""
 DIGITS = 12
@@ -103,88 +101,6 @@ def sizes_of(program: Program) -> dict[str, tuple[int, ...]]:
     """The extents of a program's buffers, the largest first; not of single numbers."""
     found = {name: tuple(buffer.shape) for name, buffer in program.buffers.items() if prod(buffer.shape) > 1}
     return dict(sorted(found.items(), key=lambda item: (-prod(item[1]), item[0])))
-
-
-@dataclass(frozen=True)
-class ByEntries:
-    """The function of a recipe of entries for a phase.
-
-    Args:
-        phase: of it.
-        entries: for this phase.
-        otherwise: the function without an entry; None for the default schedule of a layer, and of a chain for none: it
-            declines.
-    """
-
-    phase: str
-    entries: tuple[Entry, ...]
-    otherwise: Function | None
-
-    def __call__(self, s: Schedule, target: Target) -> None:
-        """Apply an entry, or what there is otherwise."""
-        program = s.programs[s.actual_phase(self.phase)]
-        known = [entry for entry in self.entries if entry.target == target.name]
-        nests = key_of(program)
-        exact = [entry for entry in known if entry.nests == nests]
-        sizes = sizes_of(program)
-        for entry in [] if exact else known:
-            if dict(entry.sizes) == sizes and self.phase == s.actual_phase(self.phase):
-                reason = "the compiler makes other nests of this layer than when it was found: tune it again"
-                s.used_entries.append(EntryUse(entry.name, entry.location, self.phase, "stale", reason))
-        if exact:
-            if self._applied(exact[0], s, target, "exact", ""):
-                return
-        else:
-            form = form_of(program)
-            near = [entry for entry in known if entry.form == form and dict(entry.sizes) != sizes]
-            if near:
-                nearest = min(near, key=lambda entry: entry.distance(program))
-                told = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in nearest.sizes.items())
-                if self._applied(nearest, s, target, "nearest", f"found for {told}; for these sizes there is none"):
-                    return
-        if self.otherwise is not None:
-            self.otherwise(s, target)
-        elif len(s.layers) > 1:
-            s.decline("there is no entry for these sizes")
-        else:
-            s.default(self.phase)
-
-    def _applied(self, entry: Entry, s: Schedule, target: Target, how: str, told: str) -> bool:
-        """Whether the commands of an entry apply; if not, nothing has changed."""
-        trial = s.copy()
-        try:
-            entry.function(trial, target)
-        except LatteError as error:
-            how, told = ("stale" if how == "exact" else "refused"), f"is not used: {error.message}"
-        else:
-            s.accept(trial)
-        s.used_entries.append(EntryUse(entry.name, entry.location, self.phase, how, told))
-        return how in ("exact", "nearest")
-
-
-def over(table: Recipe, other: Recipe | None) -> Recipe:
-    """A recipe of entries, with another one for what has none.
-
-    Args:
-        table: the recipe of entries; a phase for which it has a function needs no other one.
-        other: what there would be without it; None for the default schedule.
-    """
-    before = {**(other.functions if other is not None else {}), **table.functions}
-    phases = dict.fromkeys((*before, *(entry.phase for entry in table.entries)))
-    functions: dict[str, Function] = {}
-    for phase in phases:
-        entries = tuple(entry for entry in table.entries if entry.phase == phase)
-        functions[phase] = ByEntries(phase, entries, before.get(phase)) if entries else before[phase]
-    known = [table.identity, "none" if other is None else other.identity]
-    identities = [each for each in known if each is not None]
-    return replace(
-        table,
-        functions=functions,
-        identity=cache_key("entries", *identities) if len(identities) == len(known) else None,
-        shares=table.shares and (other is None or other.shares),
-        choices=table.choices if other is None else other.choices,
-        entries=(),
-    )
 
 
 def checked_entries(entries: object, name: str) -> tuple[Entry, ...]:

@@ -519,7 +519,7 @@ class Recipe:
             is not known.
         shares: whether the functions never look at the names of layers.
         choices: that are set, by name; see :meth:`Schedule.choose`.
-        entries: of a tuned recipe; :func:`swirl.schedule.entries.over` makes functions of them.
+        entries: of a tuned recipe; :func:`swirl.schedule.by_entries.over` makes functions of them.
         unquestioned: a folder: nothing is said about what commands in its files do, see :mod:`swirl.schedule.cautions`.
         on_mistake: told the phase of a function and its first mistake; the commands before it count, and the functions
             of other phases run. None raises it.
