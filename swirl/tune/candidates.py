@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -29,6 +29,8 @@ LEFT_OUT = (*SIZED, "pack", "parallelize", "prefetch", "privatize", "reorder", "
 MOST_CHANGES = 3
 ORDER = (*PHASES, INFERENCE)
 """In which the functions of a recipe are applied."""
+KEPT = 2000
+"""Schedules of a subject that are kept."""
 TRIES = 40
 """Draws for each candidate that is asked for: many are refused, or end in a program that is known."""
 
@@ -41,11 +43,13 @@ class Subject:
         begun: the schedule so far: the recipe's functions for other phases have been applied.
         phase: that is scheduled.
         behind: commands on layouts of the recipe's functions for later phases: they change the loops of this one, too.
+        known: the schedules after first commands of candidates: others often begin alike.
     """
 
     begun: Schedule
     phase: str
     behind: tuple[Recorded, ...] = ()
+    known: dict[tuple[str, ...], Schedule] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def alone(cls, program: Program, phase: str, lays_out: Sequence[str], target: Target) -> Subject:
@@ -94,9 +98,22 @@ class Subject:
 
     def after(self, commands: Sequence[Recorded]) -> Candidate:
         """What is left of commands, of which those that are refused are left out."""
-        schedule = self.begun.copy()
-        applied = tuple(command for command in commands if _apply(schedule, command))
-        return self._finished(schedule, applied)
+        applied: tuple[Recorded, ...] = ()
+        path: tuple[str, ...] = ()
+        schedule = self.begun
+        for command in commands:
+            further = (*path, f"{command.text} {command.of}")
+            known = self.known.get(further)
+            if known is None:
+                known = schedule.copy()
+                if not _apply(known, command):
+                    known = schedule  # refused
+                if len(self.known) >= KEPT:
+                    self.known.clear()
+                self.known[further] = known
+            if known is not schedule:
+                applied, path, schedule = (*applied, command), further, known
+        return self._finished(schedule.copy(), applied)
 
     def by(self, function: Callable[[Schedule, Target], None]) -> Candidate:
         """What a function of a recipe makes of it.
@@ -114,8 +131,7 @@ class Subject:
         for command in self.behind:
             _apply(schedule, command)
         region = schedule.region
-        made = finished(schedule.state, region, self.phase, self.target.simd_width)
-        return Candidate(applied, made, finished_program(made))
+        return Candidate(applied, finished(schedule.state, region, self.phase, self.target.simd_width))
 
 
 def _apply(schedule: Schedule, command: Recorded) -> bool:
@@ -134,12 +150,15 @@ class Candidate:
     Args:
         commands: that are applied.
         scheduled: the program after them.
-        program: the same after all passes.
     """
 
     commands: tuple[Recorded, ...]
     scheduled: Program
-    program: Program
+
+    @cached_property
+    def program(self) -> Program:
+        """The program after all passes."""
+        return finished_program(self.scheduled)
 
     @cached_property
     def key(self) -> str:

@@ -19,7 +19,7 @@ from swirl.tune.spaces import Draw
 
 BATCH = 8
 """Points that are compiled together."""
-DRAWN = 6
+DRAWN = 4
 """Points that are drawn for each that is measured: a draw costs a tenth of a measurement."""
 PARENTS = 6
 """Points that the evolutionary search goes on from."""
@@ -89,8 +89,10 @@ def evolutionary_search(pool: Source, random: Random) -> Search:
     """Points near the fastest so far, of which those that the model takes for the fastest; a quarter as they are drawn.
     The first batch follows the model."""
     known: list[tuple[float, int, Draw]] = []
-    waiting = _drawn(pool, random, BATCH * DRAWN)
+    waiting: list[Draw] = []
     while True:
+        if not known:
+            waiting += _drawn(pool, random, BATCH * DRAWN)
         parents = [draw for *_, draw in sorted(known)[:PARENTS]]
         near = (pool.neighbour(random.choice(parents), random) for _ in range(BATCH * DRAWN // 2) if parents)
         waiting = sorted([*waiting, *(each for each in near if each is not None)], key=lambda draw: draw.predicted)

@@ -184,6 +184,7 @@ class Pool:
         threads: that run the kernels.
         level3_bytes: of the machine's level-3 cache.
         seen: keys of the points that were drawn.
+        texts: their programs before the passes: of one that was met the passes need not run.
     """
 
     space: Space
@@ -192,21 +193,29 @@ class Pool:
     threads: int
     level3_bytes: int
     seen: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
 
     def draw(self, random: Random) -> Draw | None:
         """A new point; None where none was found in many tries."""
         for _ in range(TRIES):
             point = self.space.sample(random)
-            if point is not None and point.key not in self.seen:
+            if point is not None and self._is_new(point):
                 return self.add(point)
         return None
 
     def neighbour(self, of: Draw, random: Random) -> Draw | None:
         """A new point near one; None where none was found in many tries."""
         for _, point in zip(range(TRIES), self.space.neighbours(of.point, random), strict=False):
-            if point.key not in self.seen:
+            if self._is_new(point):
                 return self.add(point)
         return None
+
+    def _is_new(self, point: Point) -> bool:
+        text = point.candidate.scheduled.text
+        if text in self.texts:
+            return False
+        self.texts.add(text)
+        return point.key not in self.seen
 
     def add(self, point: Point) -> Draw:
         """A point as one that was drawn."""

@@ -83,6 +83,7 @@ class Found:
         limit: seconds that the machine needs at least.
         tried, refused: candidates that were measured, and that could not be.
         told: why there is none.
+        measured: seconds of the known schedule at its best, during the search.
     """
 
     tunable: Tunable
@@ -94,6 +95,7 @@ class Found:
     tried: int
     refused: int
     told: str = ""
+    measured: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -163,7 +165,7 @@ def search(
     pool = Pool(tunable.space, machine.target, machine.rates, machine.threads, machine.level3_bytes)
     pool.seen.add(tunable.known.key)
     with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
-        log.tell(_line(tunable, machine, items, limit / evaluator.best))
+        log.tell(subject_line(tunable, machine, items, limit / evaluator.best))
         measured: list[tuple[float, Draw]] = []
         state = _Progress()
 
@@ -184,7 +186,7 @@ def search(
             times([pool.add(tunable.default)])
         steps = SEARCHES[method](pool, random)
         batch = next(steps, None)
-        while batch and monotonic() - start < seconds:
+        while batch:
             result = times(batch)
             if monotonic() - start >= seconds:
                 break
@@ -193,7 +195,7 @@ def search(
             except StopIteration:
                 break
     found = _confirmed(tunable, machine, items, measured, tell)
-    found = replace(found, limit=limit, tried=state.tried, refused=state.refused)
+    found = replace(found, limit=limit, tried=state.tried, refused=state.refused, measured=evaluator.best)
     key = found.best.key if found.best is not None else ""
     log.tell(ResultLine(tunable.key, key, found.ratio, found.told or "faster", state.tried, state.refused))
     return found
@@ -246,7 +248,15 @@ def _confirmed(
     return Found(tunable, point, *seconds, usual, 0.0, 0, 0)
 
 
-def _line(tunable: Tunable, machine: Machine, items: int, share: float) -> SubjectLine:
+def subject_line(tunable: Tunable, machine: Machine, items: int, share: float) -> SubjectLine:
+    """What the log has of a phase.
+
+    Args:
+        tunable: the phase.
+        machine: that it is searched on.
+        items: of a batch.
+        share: of the machine's limit that it reaches now.
+    """
     size = tunable.space.size()
     shapes = {name: list(buffer.shape) for name, buffer in tunable.subject.program.buffers.items()}
     return SubjectLine(

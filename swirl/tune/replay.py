@@ -1,0 +1,104 @@
+"""Searches without a clock: what a log has measured is drawn from again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from random import Random
+
+from swirl.cost.time import Demand
+from swirl.tune.log import CandidateLine
+from swirl.tune.searches import SEARCHES, Search, Source
+from swirl.tune.spaces import Draw
+
+NEIGHBOURS = 8
+"""Of a candidate: those whose commands are most like its own."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A candidate of a log, in the place of a :class:`swirl.tune.spaces.Point`."""
+
+    line: CandidateLine
+
+    @property
+    def key(self) -> str:
+        """The same for two candidates exactly if their programs are."""
+        return self.line.key
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Its commands."""
+        return tuple(map(repr, self.line.commands))
+
+
+class LoggedPool:
+    """Candidates of one subject, to be drawn each once.
+
+    Args:
+        lines: of a log; of those with one key the last one counts.
+    """
+
+    def __init__(self, lines: Sequence[CandidateLine]):
+        self._rest = {line.key: Logged(line) for line in lines}
+
+    def draw(self, random: Random) -> Draw | None:
+        """One of those that are left."""
+        return self._taken(random.choice(sorted(self._rest))) if self._rest else None
+
+    def neighbour(self, of: Draw, random: Random) -> Draw | None:
+        """One of those that are left and most like another one."""
+        own = of.point.texts  # type: ignore[attr-defined]
+        matcher = SequenceMatcher(autojunk=False)
+        matcher.set_seq2(own)
+
+        def unlike(key: str) -> tuple[float, str]:
+            matcher.set_seq1(self._rest[key].texts)
+            return -matcher.ratio(), key
+
+        near = sorted(self._rest, key=unlike)[:NEIGHBOURS]
+        return self._taken(random.choice(near)) if near else None
+
+    def _taken(self, key: str) -> Draw:
+        found = self._rest.pop(key)
+        return Draw(found, Demand(**found.line.model), found.line.predicted)  # type: ignore[arg-type]
+
+
+def replayed(method: Callable[[Source, Random], Search], lines: Sequence[CandidateLine], seed: int) -> list[float]:
+    """The times, beside the known schedule's, of the candidates that a search measures, in its order; infinite where
+    one was refused, wrong or lost.
+
+    Args:
+        method: of :data:`swirl.tune.searches.SEARCHES`.
+        lines: of one subject.
+        seed: of the search's draws.
+    """
+    found: list[float] = []
+    steps = method(LoggedPool(lines), Random(seed))
+    batch = next(steps, None)
+    while batch:
+        times = [draw.point.line.ratio for draw in batch]  # type: ignore[attr-defined]
+        found += [float("inf") if each is None else each for each in times]
+        try:
+            batch = steps.send(times)
+        except StopIteration:
+            break
+    return found
+
+
+def best_after(lines: Sequence[CandidateLine], trials: Sequence[int], seeds: int) -> dict[str, list[float]]:
+    """Search → the mean over seeds of the best time after so many trials, beside the best of all (1 is that one).
+
+    Args:
+        lines: of one subject.
+        trials: numbers of trials.
+        seeds: of each search.
+    """
+    best = min(line.ratio for line in lines if line.ratio is not None)
+    found = {}
+    for name, method in SEARCHES.items():
+        runs = [replayed(method, lines, seed) for seed in range(seeds)]
+        found[name] = [sum(best / min(run[:count]) for run in runs) / seeds for count in trials]
+    return found
