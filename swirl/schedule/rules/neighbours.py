@@ -56,6 +56,8 @@ def gather_neighbours(own: Trials) -> None:
         trial.apply(WHY, "distribute", var)
     if any(not trial.apply(WHY, "inline", name) for name in found.locals):
         return
+    if len(trial.program.nests) > len(own.program.nests):
+        return  # no loop is around all of them
     if _over_elements(trial, found.array) and _joined(trial, found):
         own.accept(trial)
 
