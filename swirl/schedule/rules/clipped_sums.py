@@ -13,12 +13,12 @@ from swirl.schedule.rules.trials import Trials
 
 
 def sum_inside(trials: Trials) -> None:
-    """Short loops that add to the same element go inside of those that move from element to element.
+    """Of short loops, those that add to the same element go inside of those that move from element to element.
 
     rewrite:
-        for j in range(3):                                for x in range(56):
-            for x in range(56):                               for j in range(3):
-                if 0 <= x + j - 1 < 56:              →            if 0 <= x + j - 1 < 56:
+        for j in range(3):                                for x in range(7):
+            for x in range(7):                                for j in range(3):
+                if 0 <= x + j - 1 < 7:               →            if 0 <= x + j - 1 < 7:
                     y[x] += w[j] * a[x + j - 1]                       y[x] += w[j] * a[x + j - 1]
 
     Hardware: the element stays in a register for all of its terms; each is one load and one store otherwise.

@@ -16,7 +16,7 @@ def flatten(trials: Trials) -> None:
 
     rewrite:
         for y in range(7):                        for yx in range(49):
-            for x in range(7):              →         b[yx // 7, yx % 7] = 2.0 * a[yx // 7, yx % 7]
+            for x in range(7):              →         b[yx] = 2.0 * a[yx]
                 b[y, x] = 2.0 * a[y, x]
 
     Hardware: lanes of a short row leave the rest of a vector empty at the end of each; those of a long one at its end.

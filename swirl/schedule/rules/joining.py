@@ -22,7 +22,7 @@ def join(trials: Trials) -> None:
 
     rewrite:
         for k in range(64):                          for k in range(64):
-            y[k] = b[k]                                  y[k] = b[k]
+            y[k] = 0.0                                   y[k] = 0.0
         for k in range(64):                    →         for i in range(512):
             for i in range(512):                             y[k] += w[k, i] * a[i]
                 y[k] += w[k, i] * a[i]

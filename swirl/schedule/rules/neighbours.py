@@ -35,7 +35,7 @@ def gather_neighbours(own: Trials) -> None:
     """Statements that add to neighbours of one element get loops of their own, over the elements that they add to, and
     these are joined: the element stays in a register, and is stored once.
 
-    rewrite:
+    rewrite (in a loop over images):
         for x in range(512):                       for x in range(512):
             g[x] += a[x]                               g[x] += a[x]
             if x >= 1:                       →         if x < 511:

@@ -28,13 +28,14 @@ def pack(trials: Trials) -> None:
     """Copy operands of products that are read again and again in an order that memory does not have.
 
     rewrite:
-        for i in range(64):                               for i in range(64):
-            for j in range(64):                               for d in range(8):
-                for d in range(8):                                for j in range(64):
-                    y[i, j] += a[i, d] * b[j, d]    →                 b_packed[d, j] = b[j, d]
-                                                              for j in range(64):
-                                                                  for d in range(8):
-                                                                      y[i, j] += a[i, d] * b_packed[d, j]
+        for h in range(8):                                     for h in range(8):
+            for i in range(64):                                    for d in range(8):
+                for j in range(64):                                    for j in range(64):
+                    for d in range(8):                                     b_packed[d, j] = b[h, j, d]
+                        y[h, i, j] += a[h, i, d] * b[h, j, d]  →   for i in range(64):
+                                                                       for j in range(64):
+                                                                           for d in range(8):
+                                                                               y[h, i, j] += a[h, i, d] * b_packed[d, j]
 
     Hardware: lanes along ``j`` are one load of the copy, and as many of ``b`` as a vector has lanes; rows that are a
     power of two apart take each other's place in the level-1 cache, where the rows of a copy are neighbours.
@@ -153,10 +154,11 @@ def join_rows(trials: Trials) -> None:
     """Directly nested loops over results along which the same operands move become one, over the rows of a matrix.
 
     rewrite:
-        for n in range(8):                                       for nt in range(128):
-            for t in range(16):                            →         for k in range(64):
-                for k in range(64):                                      y[nt // 16, nt % 16, k] += …
-                    y[n, t, k] += w[k, i] * a[n, t, i]
+        for n in range(8):                                           for nt in range(128):
+            for t in range(16):                                          for k in range(64):
+                for k in range(64):                           →              for i in range(32):
+                    for i in range(32):                                          y[nt, k] += w[k, i] * a[nt, i]
+                        y[n, t, k] += w[k, i] * a[n, t, i]
 
     Hardware: a register tile, and a panel, have rows of all items: ends that are not whole ones come once.
     """
@@ -186,11 +188,12 @@ def transpose_operands(trials: Trials) -> bool:
     rewrite:
         for n in range(64):                                for i in range(4096):
             for k in range(512):                               for n in range(64):
-                for i in range(4096):                              a_packed[i, n] = a[n, i]
+                for i in range(4096):                              a_packed[n, i] = a[n, i]
                     y[n, k] += w[k, i] * a[n, i]     →     for n in range(64):
                                                                for k in range(512):
                                                                    for i in range(4096):
-                                                                       y[n, k] += w[k, i] * a_packed[i, n]
+                                                                       y[n, k] += w[k, i] * a_packed[n, i]
+        where ``n`` is innermost in the memory of ``a_packed``
 
     Hardware: lanes that are added up take a register for each sum; along results, a register has the sums of a vector
     of them, and one element of the other operand is broadcast for all.

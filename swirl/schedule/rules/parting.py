@@ -49,13 +49,15 @@ def cut(own: Trials) -> bool:
     """Contractions, and sums with more loops than others, get loops of their own; whether a loop was cut.
 
     rewrite:
-        for k in range(64):                          for k in range(64):
-            for i in range(512):                         for i in range(512):
-                y[k] += w[k, i] * a[i]         →             y[k] += w[k, i] * a[i]
-            z[k] = tanh(y[k])                        for k in range(64):
-                                                         z[k] = tanh(y[k])
+        for n in range(8):                               for n in range(8):
+            for k in range(64):                              for k in range(64):
+                for i in range(512):                             for i in range(512):
+                    y[n, k] += w[k, i] * a[n, i]    →                y[n, k] += w[k, i] * a[n, i]
+                z[n, k] = tanh(y[n, k])                  for n in range(8):
+                                                             for k in range(64):
+                                                                 z[n, k] = tanh(y[n, k])
 
-    Hardware: copies of ``k`` share what they load of ``a``, in a register tile; lanes of ``tanh`` run along ``k``.
+    Hardware: copies of ``n`` and ``k`` share what they load, in a register tile; lanes of ``tanh`` run along ``k``.
     """
     refused: set[str] = set()
     done = False

@@ -23,10 +23,12 @@ def fetch_rows(trials: Trials) -> None:
     fetched, if half of the level-2 cache holds them.
 
     rewrite:
-        for x_outer in range(0, 3136, 16):          for x_outer in range(0, 3136, 16):
-            for c in range(64):               →         for c in range(64):
-                s[x] += a[c, x_outer + x]                   prefetch(a[c, x_outer + 16])
-                                                            s[x] += a[c, x_outer + x]
+        for x in range(0, 3136, 16):                    for x in range(0, 3136, 16):
+            for c in range(64):                             for c in range(64):
+                for l in vector(16):              →             prefetch(a[c, x + 16])
+                    s[x + l] += a[c, x + l]                 for c in range(64):
+                                                                for l in vector(16):
+                                                                    s[x + l] += a[c, x + l]
 
     Hardware: processors fetch ahead along a row, and not beyond a page.
     """

@@ -76,7 +76,7 @@ def share_from(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_rule(
-    name: str, before: Program, target: str | Target = "avx2", nest: int | None = 0, **exact: bool
+    name: str, before: Program, target: str | Target = "avx2", nest: int | None = 0, *, finite: bool = False
 ) -> tuple[str, list[str]]:
     """The nests of a program after one rule of the default schedule, which compute the same, and the commands that it
     has applied.
@@ -86,14 +86,24 @@ def by_rule(
         before: the program, all of whose buffers belong to the layer that is scheduled.
         target: what it is made for.
         nest: the number of the nest that the rule is applied to; None for a rule of the phase.
-        exact: how :func:`tests.support.assert_same` compares.
+        finite: whether data are finite, as a command assumes.
     """
+    s = _after(name, before, target, nest)
+    assert_same(before, s.programs["forward"], seeds=(0,), finite=finite)
+    return s.programs["forward"].text, applied_texts(s.outcomes)
+
+
+def chosen_by_rule(name: str, before: Program) -> list[str]:
+    """The commands of a rule on AVX2 for a nest that is too large to be executed."""
+    return applied_texts(_after(name, before, "avx2", 0).outcomes)
+
+
+def _after(name: str, before: Program, target: str | Target, nest: int | None) -> Schedule:
     target = TARGETS[target] if isinstance(target, str) else target
     s = Schedule.alone({"forward": before}, target, "net.")
     rule = next(rule for rule in every_rule() if rule.name == name)
     rule.apply(Trials(s, target, "forward", nest=nest, work=2**20))
-    assert_same(before, s.programs["forward"], seeds=(0,), **exact)
-    return s.programs["forward"].text, applied_texts(s.outcomes)
+    return s
 
 
 def every_rule() -> Iterator[Rule]:

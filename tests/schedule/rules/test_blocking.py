@@ -10,8 +10,8 @@ from latte import FullyConnectedLayer, MemoryDataLayer, Net, TransposedConvLayer
 from swirl.analysis.loop_facts import contractions
 from swirl.schedule.rules import blocking
 from swirl.target.targets import TARGETS
-from tests.schedule.rules.applied import applied_in, applied_of, of_positions, scheduled
-from tests.support import assert_same, running_targets
+from tests.schedule.rules.applied import applied_in, applied_of, by_rule, of_positions, scheduled
+from tests.support import assert_same, program, running_targets
 
 
 @pytest.mark.parametrize(("batch", "inputs", "outputs"), [(8, 64, 48), (24, 48, 8), (5, 133, 7)])
@@ -76,3 +76,21 @@ def test_terms_pass_by_once_for_all_results(
     ]
     assert any(text.startswith("privatize('update', 'grad_weights', 'n'") for text in update) == own_sums, update
     assert ("parallelize('update', 'n', nest=1)" in update) == own_sums, update
+
+
+@pytest.mark.parametrize(("order", "reordered"), [("ink", True), ("nki", False)])
+def test_results_are_outside_of_their_terms(order: str, reordered: bool) -> None:
+    heads = {"i": "for i in range(9):", "n": "for n in range(4):", "k": "for k in range(5):"}
+    text = "".join(f"{'    ' * depth}{heads[var]}\n" for depth, var in enumerate(order))
+    before = program(f"{text}            y[n, k] += w[k, i] * a[n, i]", w=(5, 9), a=(4, 9), y=(4, 5))
+    assert by_rule("blocks", before)[1] == (["reorder('forward', ['n', 'k', 'i'])"] if reordered else [])
+
+
+def test_blocks_of_terms_for_small_caches() -> None:
+    """A block of what is read again fits half of the level-2 cache."""
+    text = "for n in range(8):\n for k in range(64):\n  for i in range(512):\n   y[n, k] += a[n, i] * w[k, i]"
+    before = program(text, y=(8, 64), a=(8, 512), w=(64, 512))
+    _, applied = by_rule("blocks", before, replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**14))
+    (tile,) = (text for text in applied if text.startswith("tile_loop"))
+    assert tile.startswith("tile_loop('forward', 'i', "), applied
+    assert by_rule("blocks", before)[1] == []

@@ -12,9 +12,12 @@ from latte.neuron import Field, Param, eachindex, exp, ones
 from swirl.analysis.accesses import parsed
 from swirl.analysis.statements import statements_of
 from swirl.ir.nest import names_in
+from swirl.schedule.recipe import Schedule
+from swirl.schedule.rules.lanes import LanesRank
+from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import TARGETS
-from tests.schedule.rules.applied import applied_in, applied_of, clipped_pooling, of_rows, pooling, scheduled
-from tests.support import assert_same
+from tests.schedule.rules.applied import applied_in, applied_of, by_rule, clipped_pooling, of_rows, pooling, scheduled
+from tests.support import assert_same, program
 
 
 def test_a_loop_of_one_iteration_hides_no_lanes() -> None:
@@ -114,3 +117,33 @@ def test_lanes_run_along_the_loop_that_fills_most_of_a_vector() -> None:
     """Seven windows of a row, strided, before two taps that are neighbours."""
     applied = applied_of(*pooling(14))
     assert "vectorize('backward', 'x', 16, strided='gather')" in applied["backward"], applied
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("for c in range(5):\n for x in range(20):\n  y[x] += w[c] * a[c, x]", ["vectorize('forward', 'x', 8)"]),
+        (
+            "for x in range(20):\n for c in range(5):\n  y[x] += w[c] * a[c, x]",
+            ["reorder('forward', ['x', 'c'])", "vectorize('forward', 'x', 8)"],
+        ),
+        ("for x in range(1, 20):\n y[x] = 2.0 * y[x - 1]", []),
+    ],
+    ids=["innermost", "outermost", "a recurrence"],
+)
+def test_neighbours_in_memory_become_lanes(text: str, expected: list[str]) -> None:
+    applied = by_rule("lanes", program(text, y=(20,), w=(5,), a=(5, 20)))[1]
+    assert [one for one in applied if "vectorize" in one] == [one for one in expected if "vectorize" in one]
+
+
+def test_the_rank_of_lanes() -> None:
+    """A row before a column; a loop without sums before one with them; a long loop before a short one."""
+
+    def best(text: str, **shapes: tuple[int, ...]) -> str:
+        before = program(text, **shapes)
+        own = Trials(Schedule.alone({"forward": before}, TARGETS["avx2"]), TARGETS["avx2"], "forward", nest=0)
+        return min(own.loops(), key=lambda found: LanesRank.of(own, found)).var
+
+    assert best("for i in range(9):\n for j in range(9):\n  y[j, i] = a[j, i]", y=(9, 9), a=(9, 9)) == "i"
+    assert best("for i in range(9):\n for j in range(9):\n  y[i] += a[i + j]", y=(9,), a=(17,)) == "i"
+    assert best("for i in range(9):\n for j in range(3):\n  y[i, j] = a[i, j]", y=(9, 3), a=(9, 3)) == "i"

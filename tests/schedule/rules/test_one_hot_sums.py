@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from docs.commands import nests as example
+from swirl.ir.buffers import Buffer
 from swirl.schedule.recipe import Schedule
 from swirl.schedule.rules.engine import run
 from swirl.schedule.rules.order import PHASE
 from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import TARGETS
-from tests.schedule.rules.applied import applied_in, applied_texts, clipped_pooling
-from tests.support import assert_same
+from tests.schedule.rules.applied import applied_in, applied_texts, by_rule, clipped_pooling
+from tests.support import assert_same, program
 
 
 def test_gradients_of_overlapping_windows_go_to_their_places() -> None:
@@ -49,3 +50,22 @@ def test_places_that_data_choose(
     applied = applied_texts(s.outcomes)
     assert ("locate('forward', 'j')" in applied) == located, applied
     assert width < 8 or any(command.startswith("vectorize('forward', 'd'") for command in applied), applied
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_loop_over_places_becomes_the_chosen_one(chosen: bool) -> None:
+    test = "idx[n] == j" if chosen else "j < 5"
+    before = program(
+        f"""
+for n in range(4):
+    for j in range(20):
+        for d in range(8):
+            w[j, d] += g[n, d] if {test} else 0.0
+""",
+        w=(20, 8),
+        g=(4, 8),
+        idx=(4,),
+    ).with_buffers(idx=Buffer("net.idx", (4,), "int32"))
+    after, applied = by_rule("places", before, finite=True)
+    assert applied == (["locate('forward', 'j')"] if chosen else [])
+    assert ("w[idx[n], d] += g[n, d]" in after) == chosen, after

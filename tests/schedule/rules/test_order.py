@@ -40,7 +40,7 @@ def test_a_rule_has_tests(rule: Rule) -> None:
     module = rule.apply.__module__.rpartition(".")[2]
     path = Path(__file__).with_name(f"test_{module}.py")
     assert path.exists(), f"{path} has the tests of {rule.name}"
-    assert f'by_rule("{rule.name}"' in path.read_text(), f"{path} tests {rule.name} by_rule"
+    assert f'by_rule("{rule.name}", ' in path.read_text(), f"{path} tests {rule.name} by_rule"
 
 
 def test_the_list_is_short() -> None:

@@ -15,9 +15,11 @@ from latte import (
     ScaledDotProductAttentionLayer,
 )
 from latte.ensemble import Ensemble
+from swirl.ir.nest import Program
 from swirl.schedule.rules import blocking, hardware, packing, prefetch_and_stream
 from swirl.target.targets import TARGETS
-from tests.schedule.rules.applied import applied_of, chosen_in, scheduled
+from tests.schedule.rules.applied import applied_of, by_rule, chosen_in, scheduled
+from tests.support import program
 
 
 def attention(features: int) -> dict[str, list[str]]:
@@ -101,3 +103,46 @@ def test_lanes_run_along_items_where_that_pays(batch: int, inputs: int, outputs:
     target = replace(TARGETS["avx2"], l1_bytes=2**12, l2_bytes=2**13)
     _, _, forward, _ = next(scheduled(net, layer, target))
     assert "_packed" not in forward.text
+
+
+def product_of_rows(heads: int, rows: int) -> Program:
+    """Both factors have their terms innermost."""
+    text = f"""
+for h in range({heads}):
+    for i in range({rows}):
+        for j in range(16):
+            for d in range(4):
+                y[h, i, j] += a[h, i, d] * b[h, j, d]
+"""
+    return program(text, y=(heads, rows, 16), a=(heads, rows, 4), b=(heads, 16, 4))
+
+
+@pytest.mark.parametrize(("rows", "copied"), [(40, True), (4, False)])
+def test_a_factor_that_is_read_often_is_copied_in_rows_along_results(rows: int, copied: bool) -> None:
+    _, applied = by_rule("pack", product_of_rows(2, rows))
+    assert applied == (["pack('forward', 'b', at='h', order=[1, 0])"] if copied else [])
+
+
+@pytest.mark.parametrize(("rows", "turned"), [(32, True), (31, False)])
+def test_an_operand_is_copied_with_its_results_innermost(
+    rows: int, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the other one's rows are many."""
+    monkeypatch.setattr(packing, "READ_MANY_TIMES", 32)
+    text = f"for n in range({rows}):\n for k in range(40):\n  for i in range(9):\n   y[n, k] += a[n, i] * w[k, i]"
+    _, applied = by_rule("turn", program(text, y=(rows, 40), a=(rows, 9), w=(40, 9)))
+    assert applied[:2] == (["pack('forward', 'w')", "transpose('w_packed', order=[1, 0])"] if turned else [])
+
+
+@pytest.mark.parametrize(("weights", "joined"), [("w[k, i]", True), ("w[t, i]", False)])
+def test_rows_of_one_matrix_are_one_loop(weights: str, joined: bool) -> None:
+    """Not where an operand moves along one of the loops alone."""
+    text = f"""
+for n in range(3):
+    for t in range(4):
+        for k in range(4):
+            for i in range(6):
+                y[n, t, k] += {weights} * a[n, t, i]
+"""
+    _, applied = by_rule("join_rows", program(text, y=(3, 4, 4), w=(4, 6), a=(3, 4, 6)))
+    assert applied == (["flatten('forward', ['n', 't'])"] if joined else [])

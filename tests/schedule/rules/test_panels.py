@@ -10,7 +10,8 @@ from latte import FullyConnectedLayer, MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from swirl.codegen.emit import listing
 from swirl.target.targets import TARGETS, Target
-from tests.schedule.rules.applied import applied_in, applied_of, applied_texts, of_positions, scheduled
+from tests.schedule.rules.applied import applied_in, applied_of, applied_texts, by_rule, of_positions, scheduled
+from tests.support import program
 
 
 class Similarities(Ensemble):
@@ -91,3 +92,19 @@ def test_a_copied_panel_of_a_turned_operand_is_stored_in_whole_vectors(target: s
     assert any(re.match(r"pack\('forward', 'weights', .*order=\[1, 0\]", text) for text in applied), applied
     text = listing(forward, TARGETS[target])
     assert "scatter" not in text and "load_turned<" in text
+
+
+PANELS = """
+for k_outer in range(4):
+    for n in range({rows}):
+        for k in range(64):
+            for i in range(32):
+                y[n, k_outer * 64 + k] += a[n, i] * w[i, k_outer * 64 + k]
+"""
+
+
+@pytest.mark.parametrize(("rows", "copied"), [(4, True), (3, False)])
+def test_panels_are_copied_for_many_rows(rows: int, copied: bool, small_panels: Target) -> None:
+    before = program(PANELS.format(rows=rows), y=(rows, 256), a=(rows, 32), w=(32, 256))
+    _, applied = by_rule("panels", before, small_panels)
+    assert applied == (["pack('forward', 'w', at='k_outer')"] if copied else [])

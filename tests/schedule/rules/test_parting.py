@@ -14,8 +14,8 @@ from swirl.codegen.emit import listing
 from swirl.ir.printing import unparse
 from swirl.target.targets import TARGETS
 from tests.nets.test_default_chains import planned
-from tests.schedule.rules.applied import applied_in, applied_of, applied_texts, of_rows, scalar, scheduled
-from tests.support import assert_same
+from tests.schedule.rules.applied import applied_in, applied_of, applied_texts, by_rule, of_rows, scalar, scheduled
+from tests.support import assert_same, program
 
 
 @pytest.mark.parametrize("groups", [2, 8])
@@ -156,3 +156,47 @@ def test_functions_of_sums_have_lanes() -> None:
         calls = [s for nest in after.nests for s in statements_of(nest) if "tanh(" in unparse(s.node)]
         assert phase != "forward" or calls
         assert all(s.loops[-1].kind == "vector" for s in calls), after.text
+
+
+@pytest.mark.parametrize(("terms", "stored"), [(40, True), (4, False)])
+def test_a_local_of_a_product_is_stored_if_it_has_many_terms(terms: int, stored: bool) -> None:
+    before = program(
+        f"""
+for n in range(3):
+    for k in range(5):
+        t: float32 = 0.0
+        for i in range({terms}):
+            t += w[k, i] * a[n, i]
+        y[n, k] = tanh(t)
+""",
+        w=(5, terms),
+        a=(3, terms),
+        y=(3, 5),
+    )
+    after, applied = by_rule("store_products", before)
+    assert bool(applied) == stored
+    assert ("t[n, k_1] += w[k_1, i] * a[n, i]" in after) == stored, after
+
+
+@pytest.mark.parametrize(
+    ("first", "distributed"),
+    [
+        ("for i in range(9):\n            y[n, k] += w[k, i] * a[n, i]", ["k", "n"]),
+        ("y[n, k] = tanh(a[n, k])", []),  # no product
+    ],
+)
+def test_a_product_beside_calls_has_loops_of_its_own(first: str, distributed: list[str]) -> None:
+    before = program(
+        f"""
+for n in range(3):
+    for k in range(20):
+        {first}
+        z[n, k] = tanh(y[n, k])
+""",
+        y=(3, 20),
+        w=(20, 9),
+        a=(3, 20),
+        z=(3, 20),
+    )
+    _, applied = by_rule("cut", before)
+    assert [text for text in applied if "rename" not in text] == [f"distribute('forward', '{v}')" for v in distributed]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from latte import FullyConnectedLayer, InterpolationLayer, MemoryDataLayer, Net
-from tests.schedule.rules.applied import applied_in, applied_of, pooling
+from tests.schedule.rules.applied import applied_in, applied_of, by_rule, pooling
+from tests.support import program
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
@@ -40,3 +41,20 @@ def test_a_clipped_window_at_the_end_is_separate(extent: int) -> None:
     for phase, commands in applied_of(*pooling(extent, ceil_mode=True)).items():
         assert any(text.startswith(f"split('{phase}', 'x', [{extent // 2}]") for text in commands), commands
         assert any(text.startswith(f"vectorize('{phase}', 'x', 16") for text in commands), commands
+
+
+@pytest.mark.parametrize(("index", "cut"), [("x // 2", True), ("x % 2", True), ("2 * x", False)])
+def test_loops_with_quotients_in_subscripts_are_cut(index: str, cut: bool) -> None:
+    before = program(f"for x in range(64):\n y[x] = a[{index}]", y=(64,), a=(128,))
+    _, applied = by_rule("quotients", before)
+    assert applied == (["tile_loop('forward', 'x', 2)"] if cut else [])
+
+
+@pytest.mark.parametrize(
+    ("index", "cuts"), [("max(x - 1, 0)", "[1]"), ("min(max(x - 2, 0), 60)", "[2, 63]"), ("x", None)]
+)
+def test_ends_that_are_clamped_are_loops_of_their_own(index: str, cuts: str | None) -> None:
+    before = program(f"for x in range(64):\n y[x] = a[{index}]", y=(64,), a=(64,))
+    after, applied = by_rule("ends", before)
+    assert [text for text in applied if "split" in text] == ([f"split('forward', 'x', {cuts})"] if cuts else [])
+    assert "max(" not in after
