@@ -17,7 +17,8 @@ from swirl.errors import Declined, LatteError
 from swirl.ir.nest import Nest, Program
 from swirl.ir.paths import Path
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe, Schedule
-from swirl.schedule.rules.schedule import FOR_RECIPES, PhaseSchedule, identity_with_defaults
+from swirl.schedule.rules.parting import parted
+from swirl.schedule.rules.schedule import FOR_RECIPES, identity_with_defaults
 from swirl.schedule.rules.trials import Trials, step
 from swirl.target.targets import Target
 
@@ -146,7 +147,7 @@ def _join(pairs: Sequence[Pair], phase: str, s: Schedule, target: Target, *, own
     if not own_loops and phase == "backward" and not _any_is_read(trials.program, between):
         raise Declined("the first layer has no gradient to compute", phase=phase)
     elsewhere = _read_elsewhere(trials, between)
-    for nest in PhaseSchedule(trials).parted() if own_loops else ():
+    for nest in parted(trials) if own_loops else ():
         for name in nest.arguments:
             if name in between and name not in elsewhere:
                 raise Declined("sums have loops of their own", phase=phase, chain=between[name].name)

@@ -13,11 +13,10 @@ from latte.neuron import INFINITY, Field, Param, exp, log, normal_fan_in, sqrt, 
 from swirl.ir.nest import loop_of
 from swirl.ir.paths import loops
 from swirl.schedule.recipe import Schedule
-from swirl.schedule.rules import nests
-from swirl.schedule.rules.nests import NestSchedule
+from swirl.schedule.rules.threads import share
 from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import TARGETS
-from tests.nets.test_default_schedule import applied_texts, scheduled
+from tests.schedule.rules.applied import applied_texts, scheduled, share_from
 from tests.support import assert_same
 
 BOTH = pytest.mark.parametrize("target", ["avx512", "avx2"])
@@ -172,7 +171,7 @@ def test_loops_of_a_name_are_gathered_apart(target: str) -> None:
 
 def test_a_loop_of_one_iteration_hides_no_loops_from_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As that over the one vector of a dimension: lanes leave it outside."""
-    monkeypatch.setattr(nests, "WORTH_SHARING", 1)
+    share_from(1, monkeypatch)
     text = """
         for b in range(1):
             for c in range(40):
@@ -185,7 +184,7 @@ def test_a_loop_of_one_iteration_hides_no_loops_from_threads(monkeypatch: pytest
         """
     before = example(text, x=(1, 40, 16), y=(1, 40, 20), z=(1, 20, 16), w=(1, 50, 16))
     s = Schedule.alone({"forward": before}, TARGETS["avx512"], ("",))
-    NestSchedule(Trials(s, TARGETS["avx512"], "forward", nest=0)).share(10**6)
+    share(Trials(s, TARGETS["avx512"], "forward", nest=0, work=10**6))
     after = assert_same(before, s.programs["forward"])
     shared = {loop_of(node).var for _, node in loops(after.nests[0].body) if loop_of(node).kind == "parallel"}
     assert shared == {"c", "d"}, after.text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from math import isqrt, prod
 
 from swirl.analysis.accesses import Access
@@ -14,23 +16,25 @@ from swirl.ir.affine import bounds
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import variable_of
 from swirl.ir.paths import at
+from swirl.schedule.rules.hardware import CHUNKS, COPIED, LONG_SUM, collide
 from swirl.schedule.rules.panels import in_panels
-from swirl.schedule.rules.product import CHUNKS, Blocking, Product, collide, even, lanes
+from swirl.schedule.rules.product import Blocking, Product, even, lanes, trips_of
 from swirl.schedule.rules.trials import Trials, step
 
-LONG_SUM = 16
-"""Vectors of terms from which on adding up the lanes of a sum takes little of its time."""
 ROWS = 16
 """Rows that pass by at once: as many as processors fetch ahead, and as have room in the ways of a level-1 cache, where
 their distance is a power of two."""
 STRIP = 128
-"""Elements of a row, at the least, that are read one after the other."""
+"""Elements of a row, at the least, that are read one after the other: eight cache lines, of which processors fetch all
+but the first ones ahead."""
 FEW_TERMS = 64
-"""Terms from which on results may be stored between a product and what is done with them."""
-COPIED = 2**16
-"""Bytes of a copy that stays near."""
+"""Terms from which on results may be stored between a product and what is done with them: a store and a load from
+memory take as long as some tens of multiply-adds in registers."""
 KEPT = 512
-"""Terms of a block, at the least, after which sums whose lanes are far apart in memory are stored."""
+"""Terms of a block, at the least, after which sums whose lanes are far apart in memory are stored: each lane is a store
+of its own then, to a line that is read before, where a term of all lanes is one instruction."""
+PLAIN = "results outside of their terms"
+"""The reason for an order without blocks."""
 
 
 # --- strips ---------------------------------------------------------------------------------------------------
@@ -203,10 +207,36 @@ def _box_bytes(access: Access, extents: Mapping[str, int], buffers: Mapping[str,
 
 def blocking(trials: Trials, found: Contraction) -> Blocking | None:
     """What keeps the operands of a product near; None where they are, or where nothing is known to."""
+    return next(_blockings(trials, found), None)
+
+
+def _blockings(trials: Trials, found: Contraction) -> Iterator[Blocking]:
+    """All that keeps the operands of a product near, in order of preference."""
     product = Product.of(trials, found)
-    if product is None:
-        return in_parts(trials, found) or in_panels(trials, found)
-    return distant_sums(product) or in_panels(trials, found) or in_strips(product) or in_term_blocks(product)
+    before = in_parts(trials, found) if product is None else distant_sums(product)
+    if before is not None:
+        yield before
+    ways: list[Callable[[], Blocking | None]] = [partial(in_panels, trials, found)]
+    if product is not None:
+        ways += [partial(in_strips, product), partial(in_term_blocks, product)]
+    yield from (chosen for way in ways if (chosen := way()) is not None)
+
+
+def _orders(trials: Trials, found: Contraction) -> Iterator[Blocking | None]:
+    """What may be done with the loops of a product: the best blocking, if there is one; None for no blocks; then other
+    blockings, and blocks of half and twice the size."""
+    every = _blockings(trials, found)
+    best = next(every, None)
+    if best is not None:
+        yield best
+    yield None
+    yield from (other for other in every if other.cut is None)
+    if best is not None:
+        trips = trips_of(trials)
+        for var, size in best.sizes.items():
+            for other in (size // 2, size * 2):
+                if 1 < other < trips[var] and (trips[var] % other == 0 or trips[var] % size):
+                    yield replace(best, sizes={**best.sizes, var: other}, why=f"blocks of {other} of {var}")
 
 
 def gains_alone(trials: Trials, found: Contraction) -> bool:
@@ -241,7 +271,18 @@ def chain_of(trials: Trials, found: Contraction) -> list[str]:
 
 
 def order_products(trials: Trials) -> None:
-    """Each sum of products that has directly nested loops for itself gets an order of these, best for the caches."""
+    """Each sum of products that has directly nested loops for itself gets an order of these, best for the caches.
+
+    rewrite:
+        for n in range(1024):                         for n in range(1024):
+            for k in range(1024):                         for i_outer in range(0, 4096, 512):
+                for i in range(4096):                         for k in range(1024):
+                    y[n, k] += a[n, i] * w[k, i]   →              for i in range(512):
+                                                                      y[n, k] += a[n, i_outer + i] * w[k, i_outer + i]
+
+    Hardware: what is read again comes from a cache that holds it: rows of a register tile from the level-1 cache, what
+    all tiles read from half of the level-2 cache. Memory gives each element once for all.
+    """
     ordered: set[str] = set()  # targets: what is done to one may change the loops of others
     while (found := _next_unordered(trials, ordered)) is not None:
         before = _targets(trials)
@@ -287,14 +328,19 @@ def _order_loops(trials: Trials, found: Contraction) -> None:
     names = chain_of(trials, found)
     results = [var for var in names if var in found.results]
     terms = [var for var in names if var in found.sums]
-    chosen = blocking(trials, found)
-    if chosen is not None and chosen.cut is None and {*found.read_again, *found.sums} <= set(names):
+
+    def applies(chosen: Blocking | None) -> bool:
+        if chosen is None:
+            if names != [*results, *terms]:
+                trials.apply(PLAIN, "reorder", [*results, *terms])
+            return True
+        if chosen.cut is not None or not {*found.read_again, *found.sums} <= set(names):
+            return False
         around = [var for var in results if var not in (*found.read_again, *chosen.order)]
         tiles = [step(chosen.why, "tile_loop", var, size) for var, size in chosen.sizes.items()]
-        if trials.together([*tiles, step(chosen.why, "reorder", [*around, *chosen.order])]):
-            return
-    if names != [*results, *terms]:
-        trials.apply("results outside of their terms", "reorder", [*results, *terms])
+        return trials.together([*tiles, step(chosen.why, "reorder", [*around, *chosen.order])])
+
+    trials.first("blocks", _orders(trials, found), applies, lambda chosen: PLAIN if chosen is None else str(chosen))
 
 
 def in_blocks(found: Contraction) -> bool:

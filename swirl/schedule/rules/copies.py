@@ -9,19 +9,22 @@ from swirl.analysis.accesses import parsed
 from swirl.analysis.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, residues, stride
 from swirl.analysis.statements import Statement
 from swirl.ir.nest import names_in
-from swirl.schedule.rules.register_tiles import register_tile
+from swirl.schedule.rules.register_tiles import register_tiles
 from swirl.schedule.rules.trials import Trials
 
 IN_FLIGHT = 4
-"""Sums that do not wait for each other."""
+"""Sums that do not wait for each other: a multiply-add takes four cycles; one a cycle begins, as each loads two
+operands and processors load two a cycle."""
 LONG = 8
-"""Iterations of a loop that are enough for a register tile."""
+"""Iterations of a loop that are enough for a register tile: no side of one is much longer, as its sums are in
+registers."""
 WRITTEN_OUT = 8
-"""Terms of a sum that are written out at the most, of all loops together."""
+"""Terms of a sum that are written out at the most, of all loops together: with the copies of a register tile, the body
+has as many instructions as processors keep decoded."""
 ALONE = (1, 1)
 """Iterations of a loop that has no copies, and how many of them a tile is to have a multiple of."""
 FILLED = range(2, 5)
-"""Distances of lanes at which what is between them is written together with them."""
+"""Distances of lanes at which what is between them is written together with them: a few shuffles of vectors do that."""
 
 
 class Copies:
@@ -33,10 +36,6 @@ class Copies:
 
     def __init__(self, trials: Trials):
         self.trials = trials
-
-    def loops(self) -> list[LoopFacts]:
-        """The loops of the nest as they are now, outer before inner."""
-        return facts(self.trials.nests[0], self.trials.program.buffers)
 
     def make(self, lanes: LoopFacts, row: str, vectors: int, single: int = 0) -> None:
         """Copies of loops around that share what is loaded, whose sums do not wait for each other, or that write the
@@ -109,21 +108,23 @@ class Copies:
                 same = self._same_along(text, found, {lanes.var, row, *chosen})
                 chosen += same
                 along_vectors += [] if moving[text] else same
-        every = {loop.var: loop for loop in self.loops()}
+        every = {loop.var: loop for loop in self.trials.loops()}
         copied = [every[var] for var in chosen[:2] if var in every]
         whole = {loop.var: self._whole_blocks(loop, found.statement) for loop in copied}
         sides = {
             loop.var: (vectors if loop.var == row else whole[loop.var], _period(loop, found.statement))
             for loop in copied
         }
+        size: tuple[int, int] | None = None
         # Copies along vectors are innermost: all of them use a broadcast while it is in its register.
         for loop in sorted(copied, key=lambda loop: (loop.var in along_vectors, loop.depth)):
-            (rows, row_period), (columns, column_period) = [*sides.values(), ALONE][:2]
-            periods = row_period, column_period
-            p, q = register_tile(rows, columns, self.trials.target.registers, single, periods)
-            why = f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
-            if not self._copy(loop, (p, q)[copied.index(loop)], why):
-                sides[loop.var] = ALONE
+            if size is None:
+                (rows, row_period), (columns, column_period) = [*sides.values(), ALONE][:2]
+                periods = row_period, column_period
+                sizes = register_tiles(rows, columns, self.trials.target.registers, single, periods)
+                size = self.trials.first("tile", sizes, text=_tile_text) or ALONE
+            if not self._copy(loop, size[copied.index(loop)], _tile_text(size)):
+                sides[loop.var], size = ALONE, None
         self._write_out(found.statement, lanes, sides)
         return bool(copied)
 
@@ -143,7 +144,7 @@ class Copies:
         chosen: list[str] = []
         for text in shared[:1] * 2:
             chosen += self._same_along(text, found, {lanes.var, *chosen})
-        every = {loop.var: loop for loop in self.loops()}
+        every = {loop.var: loop for loop in self.trials.loops()}
         copied = [every[var] for var in chosen if var in every]
         if not copied or prod(loop.trips for loop in copied) * 2 > self.trials.target.registers + 2:
             return False
@@ -192,7 +193,7 @@ class Copies:
 
     def _same_along(self, text: str, found: Contraction, taken: set[str]) -> list[str]:
         """The loop over the results along which an operand stays the same: of the long ones the innermost; or none."""
-        trips = {loop.var: loop.trips for loop in self.loops()}
+        trips = {loop.var: loop.trips for loop in self.trials.loops()}
         access = next(access for access in found.operands if access.text == text)
         buffers = self.trials.program.buffers
         same = [
@@ -201,6 +202,12 @@ class Copies:
             if var not in taken and trips.get(var, 1) > 1 and stride(access, var, found.statement, buffers) == 0
         ]
         return [max(same, key=lambda var: (min(trips[var], LONG), found.results.index(var)))] if same else []
+
+
+def _tile_text(size: tuple[int, int]) -> str:
+    """What a register tile is, and why."""
+    p, q = size
+    return f"a register tile of {p} × {q} sums: {p * q} products for {p + q} loads"
 
 
 def _copies(statement: Statement) -> int:

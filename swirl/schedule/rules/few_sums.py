@@ -9,11 +9,11 @@ from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import moves, stride
 from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.trips import trips
-from swirl.schedule.rules.product import CHUNKS
+from swirl.schedule.rules.hardware import CHUNKS
 from swirl.schedule.rules.trials import Trials, step
 
 FREE = 6
-"""Registers that are left for what is added, and for masks."""
+"""Registers that are left for what is added, its factors and the vectors before them, and for masks."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FewSums:
         return FewSums(statement, sums, results, part, (*(var for var in others if var != part), row))
 
 
-def add_up_together(trials: Trials) -> int:
+def add_up_together(trials: Trials) -> bool:
     """Loops over few sums go inside of the one whose parts threads share, around the others, as copies of their body.
 
     rewrite (two sums, four parts):
@@ -78,12 +78,12 @@ def add_up_together(trials: Trials) -> int:
     them once, and the multiply-adds of several sums do not wait for each other.
 
     Returns:
-        nests that are scheduled now, from this one on; 0 where the rule does not apply.
+        whether it has applied: the nest, and those that it has become, are scheduled then.
     """
-    before, found = len(trials.program.nests), FewSums.of(trials)
+    found = FewSums.of(trials)
     trial = None if found is None else trials.scratch().cut_off("the sums have loops of their own", found.results)
     if found is None or trial is None:
-        return 0
+        return False
     count = {loop.var: trips(loop, found.statement.ranges) for loop in found.statement.loops}
     why = f"{prod(count[var] for var in found.results)} sums stay in registers while the data pass by once"
     order = [found.part, *found.results, *found.terms]
@@ -97,10 +97,9 @@ def add_up_together(trials: Trials) -> int:
             step("independent parts", "parallelize", found.part),
         ]
     )
-    if not done:
-        return 0
-    trials.accept(trial)
-    return len(trials.program.nests) - before + 1
+    if done:
+        trials.accept(trial)
+    return done
 
 
 def _all(access: Access, variables: list[str]) -> bool:

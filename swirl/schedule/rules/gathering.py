@@ -20,7 +20,16 @@ from swirl.transforms.rewrites.sites import taken_names
 
 
 def gather(own: Trials) -> None:
-    """Sums of a nest whose iterations add to each other's elements become loops over the elements."""
+    """Sums of a nest whose iterations add to each other's elements become loops over the elements.
+
+    rewrite:
+        for x in range(56):                              for x_to in range(58):
+            for j in range(3):                     →         for j in range(3):
+                g[x + j] += w[j] * a[x]                          if 0 <= x_to - j < 56:
+                                                                     g[x_to] += w[j] * a[x_to - j]
+
+    Hardware: an element stays in a register for all of its terms, and threads have elements of their own.
+    """
     adding = [(s, index) for s in statements_of(own.nests[0]) for a in s.accesses if a.kind == "add" for index in a.own]
     own.give_own_names({name for s, index in adding if _overlapping(s, index) for name in names_in(index)})
     _reindex(own)

@@ -18,7 +18,17 @@ from swirl.schedule.rules.trials import Step, Trials, step
 
 
 def join(trials: Trials) -> None:
-    """Loops that only set what the next loop, over the same range, adds to are joined with it."""
+    """Loops that only set what the next loop, over the same range, adds to are joined with it.
+
+    rewrite:
+        for k in range(64):                          for k in range(64):
+            y[k] = 0.0                                   y[k] = 0.0
+        for k in range(64):                    →         for i in range(512):
+            for i in range(512):                             y[k] += w[k, i] * a[i]
+                y[k] += w[k, i] * a[i]
+
+    Hardware: the element begins in a register, and is neither stored nor loaded in between.
+    """
     for number in range(len(trials.program.nests) - 1):
         replace(trials, nest=number).together(_as_after(trials, number))
     refused: set[tuple[int, str, str]] = set()

@@ -12,14 +12,28 @@ from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.paths import Path
+from swirl.ir.phases import INFERENCE
 from swirl.schedule.rules.trials import Trials
 
 LONG_ROW, LONG_CLIPPED_ROW = 2, 4
-"""Vectors of a row from which on lanes along it do as well as along a block; of one whose ends borders clip."""
+"""Vectors of a row from which on lanes along it do as well as along a block, less than a third of its
+lanes are empty then; of one whose ends borders clip, whose first and last vectors have masks."""
 
 
 def follow_blocks(trials: Trials) -> None:
-    """Arrays of this layer get the blocks of the arrays that they are used with, in the dimensions that run alike."""
+    """Arrays of this layer get the blocks of the arrays that they are used with, in the dimensions that run alike:
+    once, for all phases.
+
+    rewrite (``a`` has its channels in blocks of 16):
+        for c in range(64):                       for c_outer in range(0, 64, 16):
+            for x in range(49):             →         for c_inner in range(16):
+                y[c, x] = 2.0 * a[c, x]                   for x in range(49):
+                                                              y[c_outer + c_inner, x] = 2.0 * a[c_outer + c_inner, x]
+
+    Hardware: lanes along a block are neighbours in all arrays; in another layout each lane is a load of its own.
+    """
+    if trials.phase != next((phase for phase in trials.s.programs if phase != INFERENCE), None):
+        return
     buffers = {name: b for program in trials.s.programs.values() for name, b in program.buffers.items()}
     along = _along_loops(trials)
     found = [  # all of them first: blocks make two loops of one
@@ -35,7 +49,20 @@ def follow_blocks(trials: Trials) -> None:
 
 def block_results(trials: Trials) -> None:
     """Where rows are short, a dimension of a contraction's results that only this layer's arrays have is blocked,
-    where it is not a row itself: lanes along it need no rows of the source."""
+    where it is not a row itself: lanes along it need no rows of the source. In forward; other phases follow.
+
+    rewrite:
+        for k in range(32):                             for k_outer in range(0, 32, 16):
+            for c in range(3):                              for k_inner in range(16):
+                for x in range(7):                  →           for c in range(3):
+                    y[k, x] += w[k, c] * a[c, x]                    for x in range(7):
+                                                                        y[k_outer + k_inner, x] += …
+
+    Hardware: a row that is shorter than two vectors leaves up to half of the lanes empty; a block of channels fills
+    them and takes one element of the source for all.
+    """
+    if trials.phase != "forward":
+        return
     width = trials.target.simd_width
     for nest in trials.program.nests:
         for found in contractions(nest, trials.program.buffers, single=True):

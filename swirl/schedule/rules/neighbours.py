@@ -35,7 +35,7 @@ def gather_neighbours(own: Trials) -> None:
     """Statements that add to neighbours of one element get loops of their own, over the elements that they add to, and
     these are joined: the element stays in a register, and is stored once.
 
-    rewrite:
+    rewrite (in a loop over images):
         for x in range(512):                       for x in range(512):
             g[x] += a[x]                               g[x] += a[x]
             if x >= 1:                       →         if x < 511:
@@ -56,6 +56,8 @@ def gather_neighbours(own: Trials) -> None:
         trial.apply(WHY, "distribute", var)
     if any(not trial.apply(WHY, "inline", name) for name in found.locals):
         return
+    if len(trial.program.nests) > len(own.program.nests):
+        return  # no loop is around all of them
     if _over_elements(trial, found.array) and _joined(trial, found):
         own.accept(trial)
 

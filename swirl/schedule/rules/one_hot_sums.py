@@ -91,8 +91,16 @@ def _makers(statement: Statement, known: Sequence[Statement]) -> list[Statement]
 
 
 def go_to_places(trials: Trials) -> None:
-    """Loops over the places that a term may be added to become the one that it is added to: lanes and copies would add
-    zeros to the others. Not where lanes have few places, of their own; nor where no other loop is left for threads."""
+    """Loops over the places that a term may be added to become the one that it is added to: not where lanes have few
+    places, of their own; nor where no other loop is left for threads.
+
+    rewrite:
+        for j in range(1000):                                           for d in range(64):
+            for d in range(64):                                   →         w[idx[n], d] += g[n, d]
+                w[j, d] += g[n, d] if idx[n] == j else 0.0
+
+    Hardware: lanes and copies of the loop would add zeros to all other places, each a load and a store.
+    """
     known = statements_of(trials.nests[0])
     trials.give_own_names(
         {var for one in known if (places := places_of(one, known)) is not None for var in places.which}

@@ -11,17 +11,13 @@ from swirl.analysis.loop_facts import Contraction, LoopFacts, contractions, fact
 from swirl.analysis.statements import statements_of
 from swirl.analysis.trips import trips
 from swirl.ir.nest import names_in
-from swirl.schedule.rules.blocking import COPIED, LONG_SUM, chain_of
-from swirl.schedule.rules.panels import READ_MANY_TIMES, Panels, in_panels
-from swirl.schedule.rules.prefetch_and_stream import FAR, PAGE
-from swirl.schedule.rules.product import Product, collide, innermost, trips_of
+from swirl.schedule.rules.blocking import chain_of
+from swirl.schedule.rules.hardware import COPIED, FAR, LONG_SUM, PAGE, PAGES, READ_MANY_TIMES, READ_OFTEN, collide
+from swirl.schedule.rules.panels import Panels, in_panels
+from swirl.schedule.rules.product import Product, innermost, trips_of
 from swirl.schedule.rules.register_tiles import products_a_load
 from swirl.schedule.rules.trials import Step, Trials, one_by_one, step
 
-READ_OFTEN = 32
-"""Reads of each element that make up for copying it."""
-PAGES = 64
-"""Pages whose addresses a processor has at hand, at the least."""
 PRODUCTS_A_LOAD = 2
 """Of a register tile with lanes along the terms, with which the outer caches give as much as is multiplied."""
 FULL = 0.85
@@ -29,7 +25,21 @@ FULL = 0.85
 
 
 def pack(trials: Trials) -> None:
-    """Copy operands of products that are read again and again in an order that memory does not have."""
+    """Copy operands of products that are read again and again in an order that memory does not have.
+
+    rewrite:
+        for h in range(8):                                     for h in range(8):
+            for i in range(64):                                    for d in range(8):
+                for j in range(64):                                    for j in range(64):
+                    for d in range(8):                                     b_packed[d, j] = b[h, j, d]
+                        y[h, i, j] += a[h, i, d] * b[h, j, d]  →   for i in range(64):
+                                                                       for j in range(64):
+                                                                           for d in range(8):
+                                                                               y[h, i, j] += a[h, i, d] * b_packed[d, j]
+
+    Hardware: lanes along ``j`` are one load of the copy, and as many of ``b`` as a vector has lanes; rows that are a
+    power of two apart take each other's place in the level-1 cache, where the rows of a copy are neighbours.
+    """
     pack_short_sums(trials)
     pack_distant_rows(trials)
 
@@ -141,7 +151,17 @@ def _contiguous_operands(trials: Trials) -> Iterator[tuple[Contraction, Access, 
 
 # --- whole operands -----------------------------------------------------------------------------------------
 def join_rows(trials: Trials) -> None:
-    """Directly nested loops over results along which the same operands move become one, over the rows of a matrix."""
+    """Directly nested loops over results along which the same operands move become one, over the rows of a matrix.
+
+    rewrite:
+        for n in range(8):                                           for nt in range(128):
+            for t in range(16):                                          for k in range(64):
+                for k in range(64):                           →              for i in range(32):
+                    for i in range(32):                                          y[nt, k] += w[k, i] * a[nt, i]
+                        y[n, t, k] += w[k, i] * a[n, t, i]
+
+    Hardware: a register tile, and a panel, have rows of all items: ends that are not whole ones come once.
+    """
     for pair in one_by_one(lambda: _rows(trials), lambda pair: pair):
         trials.apply("rows of one matrix", "flatten", list(pair))
 
@@ -164,6 +184,19 @@ def transpose_operands(trials: Trials) -> bool:
 
     Where neither of them is, the one that does not move along the lanes is copied with its terms innermost: it is read
     from one end to the other, for each panel of the other one.
+
+    rewrite:
+        for n in range(64):                                for i in range(4096):
+            for k in range(512):                               for n in range(64):
+                for i in range(4096):                              a_packed[n, i] = a[n, i]
+                    y[n, k] += w[k, i] * a[n, i]     →     for n in range(64):
+                                                               for k in range(512):
+                                                                   for i in range(4096):
+                                                                       y[n, k] += w[k, i] * a_packed[n, i]
+        where ``n`` is innermost in the memory of ``a_packed``
+
+    Hardware: lanes that are added up take a register for each sum; along results, a register has the sums of a vector
+    of them, and one element of the other operand is broadcast for all.
 
     Returns:
         whether it was: the nest of the copy is then where that of the products was, which follows.

@@ -9,7 +9,8 @@ from itertools import takewhile
 from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import Contraction, contractions, moves, stride
 from swirl.analysis.strides import LINE
-from swirl.schedule.rules.product import CHUNKS, Blocking, ContractionFacts, even, innermost, trips_of
+from swirl.schedule.rules.hardware import CHUNKS, READ_MANY_TIMES
+from swirl.schedule.rules.product import Blocking, ContractionFacts, even, innermost, trips_of
 from swirl.schedule.rules.register_tiles import products_a_load
 from swirl.schedule.rules.trials import Step, Trials, one_by_one, step
 from swirl.transforms.rewrites.storage.local_arrays import MAX_ELEMENTS
@@ -22,8 +23,6 @@ MANY_ROWS = 64
 """Rows of the other operand from which on copying a panel takes little of the time."""
 ROWS_TRANSPOSED = 128
 """The same where rows of the panel are columns of the operand."""
-READ_MANY_TIMES = 256
-"""The same where the copy does not stay in the level-1 cache, or each thread has one of its own."""
 MOST = 0.9
 """Share of a ragged row that is worth panels."""
 
@@ -167,7 +166,20 @@ class Panels(ContractionFacts):
 
 # --- copies -----------------------------------------------------------------------------------------------------
 def pack_panels(trials: Trials) -> None:
-    """Copy the panels of products whose loops are in the order of :class:`Panels`: their rows are then neighbours."""
+    """Copy the panels of products whose loops are in the order of :class:`Panels`.
+
+    rewrite:
+        for k_outer in range(0, 512, 64):                      for k_outer in range(0, 512, 64):
+            for n in range(1024):                                  w_packed[i, k] = w[k_outer + k, i]
+                for k in range(64):                                for n in range(1024):
+                    for i in range(256):                  →            for k in range(64):
+                        y[n, k_outer + k] +=                               for i in range(256):
+                            a[n, i] * w[k_outer + k, i]                        y[n, k_outer + k] +=
+                                                                                   a[n, i] * w_packed[i, k]
+
+    Hardware: rows of the copy are neighbours: they take no lines of each other in the level-1 cache, and processors
+    fetch one after the other.
+    """
     for found in one_by_one(lambda: _copies(trials), lambda one: one.arguments[0]):
         trials.together([found])
 

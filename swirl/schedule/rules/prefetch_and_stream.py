@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from swirl.analysis.loop_facts import NEAR, LoopFacts, Use, facts, stride
 from swirl.analysis.statements import statements_of
 from swirl.ir.trees import names_in
+from swirl.schedule.rules.hardware import FAR, PAGE
 from swirl.schedule.rules.trials import Trials
 
-FAR = 2**24
-"""Bytes of an array from which on the caches do not have it when the next layer reads it."""
-PAGE = 4096
-"""Bytes from one row to the next from which on processors do not fetch it by themselves."""
 WRITTEN_AHEAD = 2
 """Iterations after which pieces of rows that are fetched are written."""
 AHEAD = 4
@@ -23,7 +20,18 @@ PIECE_OF_A_ROW = 1024
 
 def fetch_rows(trials: Trials) -> None:
     """Where an iteration reads a short piece of each of many rows that are pages apart, the pieces of the next one are
-    fetched, if half of the level-2 cache holds them: processors fetch ahead along a row."""
+    fetched, if half of the level-2 cache holds them.
+
+    rewrite:
+        for x in range(0, 3136, 16):                    for x in range(0, 3136, 16):
+            for c in range(64):                             for c in range(64):
+                for l in vector(16):              →             prefetch(a[c, x + 16])
+                    s[x + l] += a[c, x + l]                 for c in range(64):
+                                                                for l in vector(16):
+                                                                    s[x + l] += a[c, x + l]
+
+    Hardware: processors fetch ahead along a row, and not beyond a page.
+    """
     (nest,), buffers = trials.nests, trials.program.buffers
     read = {a.name for s in statements_of(nest) for a in s.accesses if a.kind != "write"}
     every, fetched = facts(nest, buffers), set[str]()
@@ -39,8 +47,15 @@ def fetch_rows(trials: Trials) -> None:
 
 def fetch_results(trials: Trials) -> None:
     """Where an iteration adds to, or writes, a piece of rows that are pages apart, and does not store it past the
-    caches, the pieces of the iterations to come are fetched: to store a part of a line, the rest of it is needed, and
-    a processor has few stores that wait for it."""
+    caches, the pieces of the iterations to come are fetched.
+
+    rewrite:
+        for k in range(512):                   for k in range(512):
+            g[k, x] += a[k] * b[x]       →         prefetch(g[k + 2, x])
+                                                   g[k, x] += a[k] * b[x]
+
+    Hardware: to store a part of a line, the rest of it is needed, and a processor has few stores that wait for it.
+    """
     every, read = facts(trials.nests[0], trials.program.buffers), _arrays_read(trials)
     found: dict[str, str] = {}
     for rows in (loop for loop in every if loop.loop.kind == "range" and loop.trips > WRITTEN_AHEAD):
@@ -62,8 +77,17 @@ def _writes_piece(rows: LoopFacts, use: Use) -> bool:
 
 
 def fetch_strided(trials: Trials) -> None:
-    """Where lanes take every second to fourth element of a row, the rows to come are fetched: there is little to do for
-    each line, and it takes many instructions."""
+    """Where lanes take every second to fourth element of a row, the rows to come are fetched.
+
+    rewrite:
+        for y in range(56):                         for y in range(56):
+            for x in vector(16):              →         prefetch(a[2 * (y + 4), 2 * x])
+                b[y, x] = a[2 * y, 2 * x]               for x in vector(16):
+                                                            b[y, x] = a[2 * y, 2 * x]
+
+    Hardware: there is little to do for each line, and it takes many instructions: the window in which a processor looks
+    for the next loads is full of them.
+    """
     (nest,), buffers = trials.nests, trials.program.buffers
     every = facts(nest, buffers)
     found: dict[str, str] = {}
@@ -99,7 +123,15 @@ def _is_piece(found: LoopFacts, use: Use, rows: Sequence[LoopFacts]) -> bool:
 
 
 def store_far(trials: Trials) -> None:
-    """Results larger than the caches, which nothing reads again here, are stored past them."""
+    """Results larger than the caches, which nothing reads again here, are stored past them.
+
+    rewrite:
+        for x in vector(16):                      for x in vector(16):
+            y[x] = 2.0 * a[x]               →         y[x] = 2.0 * a[x]        (streamed)
+
+    Hardware: to store into a line that is in no cache, a processor reads it first; a streaming store of a whole line
+    does not, and leaves the caches to what is read again.
+    """
     program, read = trials.program, _arrays_read(trials)
     own = {a.name for s in statements_of(trials.nests[0]) for a in s.accesses if a.kind == "write"}
     for name in sorted(own - read):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 
 from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import Contraction, facts, moves, stride
@@ -12,13 +12,6 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.trees import names_in
 from swirl.schedule.rules.trials import Trials
 from swirl.target.targets import Target
-
-CHUNKS = 16
-"""Iterations of the parallel loops that are enough for the threads, however many they are: results do not depend on
-their number, and neither does the code."""
-WAY = 4096
-"""Bytes of a way of a level-1 cache: lines so far apart share one place, which has room for as many as there are ways
-(8 or 12)."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +30,9 @@ class Blocking:
     why: str
     cut: tuple[str, int] | None = None
 
-
-def collide(rows: int, distance: int, target: Target) -> bool:
-    """Whether rows take each other's place in the level-1 cache: so many, each ``distance`` bytes after the last one.
-    In it, they take as much room as if all that two rows' places have in common was theirs."""
-    return distance != 0 and rows * gcd(distance, WAY) > target.l1_bytes
+    def __str__(self) -> str:
+        sizes = "".join(f", {size} of {var}" for var, size in self.sizes.items())
+        return f"{self.why} ({', '.join(self.order)}{sizes})"
 
 
 def lanes(found: Contraction, buffers: Mapping[str, Buffer], loops: Iterable[str], *accesses: Access) -> str | None:

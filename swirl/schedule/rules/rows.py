@@ -6,7 +6,7 @@ from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import moves, stride
 from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.trips import trips
-from swirl.schedule.rules.product import CHUNKS
+from swirl.schedule.rules.hardware import CHUNKS
 from swirl.schedule.rules.trials import Trials
 
 WHY = "its data are rows along {}"

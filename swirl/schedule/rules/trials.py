@@ -1,11 +1,12 @@
-"""Commands that are applied if they are not refused."""
+"""What the rules are written in: commands that are applied if they are not refused, and decisions among candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from swirl.analysis.loop_facts import LoopFacts, facts
 from swirl.errors import LatteError
 from swirl.ir.nest import Nest, Program, constant, fresh, loop_of, variable_of
 from swirl.ir.paths import loops
@@ -35,6 +36,10 @@ class Step:
     arguments: tuple[Any, ...]
     options: tuple[tuple[str, Any], ...] = ()
 
+    def __str__(self) -> str:
+        given = [*map(repr, self.arguments), *(f"{key}={value!r}" for key, value in self.options)]
+        return f"{self.name}({', '.join(given)})"
+
 
 def step(why: str, name: str, *arguments: Any, **options: Any) -> Step:
     """A :class:`Step`."""
@@ -53,6 +58,21 @@ def one_by_one(
 
 
 @dataclass(frozen=True)
+class Decision:
+    """A place where a rule had several candidates, any of which may be the best.
+
+    Args:
+        name: the rule and the number of the nest, ``lanes.2``; of further ones in that nest ``lanes.2.1`` and so on.
+        candidates: what each of them is, the default first.
+        taken: the number of the one that was applied.
+    """
+
+    name: str
+    candidates: tuple[str, ...]
+    taken: int
+
+
+@dataclass(frozen=True)
 class Trials:
     """A phase that is being scheduled.
 
@@ -61,6 +81,10 @@ class Trials:
         target: what code is made for.
         phase: of ``s``.
         nest: the number of the nest that commands are for; all by default.
+        work: statements that the nest ran before its rules began; not known of a phase.
+        choices: the name of a decision → the number of the candidate that is tried first; None where nobody asks for
+            others than the defaults, nor which there are: only the candidates up to the first that applies are found.
+        decisions: those that were made, if ``choices`` are given.
         partly: names of loops for which a command was accepted in one place and refused in another.
         refused: commands that were, each with the nests: on a copy they need not be asked again.
     """
@@ -69,6 +93,9 @@ class Trials:
     target: Target
     phase: str
     nest: int | None = None
+    work: int = 0
+    choices: Mapping[str, int] | None = None
+    decisions: list[Decision] = field(default_factory=list)
     partly: set[str] = field(default_factory=set)
     refused: set[tuple[str, ...]] = field(default_factory=set)
 
@@ -84,11 +111,47 @@ class Trials:
 
     def scratch(self) -> Trials:
         """The same on a copy of the schedule: what is tried there changes nothing here."""
-        return replace(self, s=self.s.copy())
+        return replace(self, s=self.s.copy(), decisions=[*self.decisions])
 
     def accept(self, trial: Trials) -> None:
         """Go on from where a :meth:`scratch` of this has got to."""
         self.s.accept(trial.s)
+        self.decisions[:] = trial.decisions
+
+    def first(
+        self,
+        rule: str,
+        candidates: Iterable[Candidate],
+        applies: Callable[[Candidate], bool] = lambda candidate: True,
+        text: Callable[[Candidate], str] = str,
+    ) -> Candidate | None:
+        """The first candidate that applies; where choices are given, a :class:`Decision`.
+
+        Args:
+            rule: the first part of the decision's name.
+            candidates: in order of preference. They are found one after the other, each after those before it have
+                been refused, or all of them before the first is tried: one that is refused changes nothing.
+            applies: applies a candidate, or refuses it. One that was chosen comes first, then the others in order.
+            text: what a candidate is.
+        """
+        if self.choices is None:
+            return next((candidate for candidate in candidates if applies(candidate)), None)
+        known, before = list(candidates), len(self.decisions)
+        name = self._name_of_decision(rule)
+        chosen = self.choices.get(name, 0)
+        for number in sorted(range(len(known)), key=lambda number: number != chosen):
+            if applies(known[number]):
+                if len(known) > 1:
+                    self.decisions.insert(before, Decision(name, tuple(map(text, known)), number))
+                return known[number]
+            del self.decisions[before:]
+        return None
+
+    def _name_of_decision(self, rule: str) -> str:
+        """The name of the next decision of a rule."""
+        first = f"{rule}.{self.nest or 0}"
+        further = sum(one.name == first or one.name.startswith(f"{first}.") for one in self.decisions)
+        return f"{first}.{further}" if further else first
 
     def extent(self, var: str) -> int:
         """Iterations of a loop of the nest, the fewest of those with its name; 0 where one does not begin at 0 and end
@@ -97,6 +160,10 @@ class Trials:
         heads = [loop for _, node in loops(nest.body) if (loop := loop_of(node)).var == var]
         stops = [constant(loop.stop) if constant(loop.start) == 0 and loop.step == 1 else None for loop in heads]
         return min((stop or 0 for stop in stops), default=0)
+
+    def loops(self) -> list[LoopFacts]:
+        """The loops of the nest as they are now, outer before inner."""
+        return facts(self.nests[0], self.program.buffers)
 
     @property
     def loop_names(self) -> list[str]:
