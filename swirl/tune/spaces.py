@@ -16,9 +16,13 @@ from swirl.errors import LatteError
 from swirl.schedule.choices import Knob
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.recipe import Recipe, Schedule
+from swirl.schedule.rules.schedule import default_schedule
+from swirl.schedule.rules.trials import Decision
 from swirl.target.targets import Target
 from swirl.tune.candidates import Candidate, Subject, varied
 
+DECIDED = "decided"
+"""The origin of points that the rules of the default schedule make."""
 TRIES = 40
 """Draws for a point that is asked for: many are refused, or end in a program that is known."""
 
@@ -30,7 +34,7 @@ class Point:
     Args:
         candidate: the schedule.
         knobs: what was chosen, by name, where the space has names for it.
-        origin: what the point is: ``shipped``, ``default``, ``varied``, ``chosen``, or a scheme.
+        origin: what the point is: ``default``, ``varied``, ``chosen``, ``decided``, or a scheme.
     """
 
     candidate: Candidate
@@ -141,6 +145,61 @@ class Chosen:
             return Point(replace(self.subject, begun=begun).by(chosen), choices, "chosen")
         except LatteError:
             return None
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the default schedule makes of a phase, by the candidates that its rules decide among
+    (:func:`swirl.schedule.rules.schedule.default_schedule`). What a choice leads to may ask for decisions that other
+    choices do not: a point is found by changing one decision after the other.
+
+    Args:
+        subject: that is scheduled.
+    """
+
+    subject: Subject
+
+    @cached_property
+    def usual(self) -> tuple[Decision, ...]:
+        """The decisions where nothing is chosen; none where there is no default schedule."""
+        return self._made({})[1]
+
+    def size(self) -> float:
+        """The product of the numbers of candidates, where nothing is chosen; at least that many points."""
+        return prod(len(decision.candidates) for decision in self.usual)
+
+    def sample(self, random: Random) -> Point | None:
+        """Each decision that is met is another one with a probability of a half."""
+        choices: dict[str, int] = {}
+        point, met = None, self.usual
+        while (decision := next((each for each in met if each.name not in choices), None)) is not None:
+            number = decision.taken if random.random() < 0.5 else random.randrange(len(decision.candidates))
+            choices[decision.name] = number
+            if number != decision.taken or point is None:
+                point, met = self._made({name: k for name, k in choices.items() if k})
+        return point
+
+    def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
+        """Those that differ in one decision; of points from elsewhere, those that differ from the default."""
+        known = point.knobs if point.origin == DECIDED else {}
+        others = [(each.name, number) for each in self._made(known)[1] for number in range(len(each.candidates))]
+        random.shuffle(others)
+        for name, number in others:
+            found, _ = self._made({**known, name: number})
+            if found is not None:
+                yield found
+
+    def _made(self, choices: Mapping[str, int]) -> tuple[Point | None, tuple[Decision, ...]]:
+        met: list[Decision] = []
+
+        def scheduled(s: Schedule, target: Target) -> None:
+            met.extend(default_schedule(s, target, self.subject.phase, choices))
+
+        try:
+            found = Point(self.subject.by(scheduled), dict(choices), DECIDED)
+        except LatteError:
+            return None, ()
+        return found, tuple(met)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from math import prod
 from random import Random
 
 from swirl.cost.time import Rates
@@ -9,11 +11,12 @@ from swirl.ir.nest import Program
 from swirl.schedule.choices import Knob
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.recipe import Recipe, Schedule
+from swirl.schedule.rules.schedule import FOR_RECIPES
 from swirl.target.targets import TARGETS, Target
 from swirl.tune.candidates import Subject
 from swirl.tune.evaluation import Evaluator
 from swirl.tune.log import MEASURED
-from swirl.tune.spaces import Around, Chosen, Point, Pool, Several
+from swirl.tune.spaces import Around, Chosen, Decided, Point, Pool, Several
 from tests.support import assert_same, program
 
 TEXT = "for n in range(24):\n for k in range(32):\n  for c in range(17):\n   y[n, k] += x[n, c] * w[k, c]"
@@ -81,6 +84,21 @@ def test_knobs_are_a_space() -> None:
     assert both.size() == float("inf")
     origins = {point.origin for point in (both.sample(Random(seed)) for seed in range(20)) if point is not None}
     assert origins == {"chosen", "varied"}
+
+
+def test_decisions_of_the_default_schedule_are_a_space() -> None:
+    space = Decided(subject())
+    assert space.usual and space.size() == prod(len(decision.candidates) for decision in space.usual) > 1
+    random = Random(2)
+    points = [point for point in (space.sample(random) for _ in range(8)) if point is not None]
+    near = list(islice(space.neighbours(points[0], random), 4))
+    assert len({point.key for point in (*points, *near)}) > 2
+    for point in (*points, *near):
+        assert point.origin == "decided"
+        assert_same(product(), point.candidate.program)
+        assert subject().after(point.candidate.commands).key == point.key
+    usual = [point for point in points if not point.knobs]
+    assert all(point.key == subject().by(FOR_RECIPES.functions["forward"]).key for point in usual)
 
 
 def test_candidates_are_compiled_checked_and_timed() -> None:

@@ -22,7 +22,7 @@ from swirl.schedule.rules.schedule import FOR_RECIPES
 from swirl.target.targets import Target
 from swirl.tune.candidates import Candidate, Subject, own_commands
 from swirl.tune.log import subject_key
-from swirl.tune.spaces import Around, Chosen, Point, Several, Space
+from swirl.tune.spaces import Around, Chosen, Decided, Point, Several, Space
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,9 @@ def _tunable(item: ScheduledUnit, phase: str, state: PlanState, target: Target, 
         pass  # then there is none
     if default is not None:
         spaces.append(Around(subject, default.candidate.commands))
+    decided = Decided(subject)
+    if decided.usual:
+        spaces.append(decided)
     space = spaces[0] if len(spaces) == 1 else Several(spaces)
     key = subject_key(subject, threads)
     return Tunable(unit, phase, subject, known, space, default, key, program_work(made))
