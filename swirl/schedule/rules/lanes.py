@@ -18,9 +18,11 @@ from swirl.schedule.rules.trials import Step, Trials, step
 from swirl.transforms.rewrites.sums.argmax_lanes import finds_winners
 
 SPARSE = 4
-"""A vector's lanes beside those of it that are used, from which on loading them one by one does not pay."""
+"""A vector's lanes beside those of it that are used, from which on loading them one by one does not pay: an insertion
+takes as long as an operation of the whole vector."""
 COMPARED = 10
-"""Iterations of a maximum whose place is kept that take as long as comparing lanes does."""
+"""Iterations of a maximum whose place is kept that take as long as comparing lanes does: values and places of halves,
+three or four times, each after the one before."""
 
 
 def vectorize(trials: Trials) -> None:

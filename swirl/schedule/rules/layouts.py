@@ -16,7 +16,7 @@ from swirl.ir.phases import INFERENCE
 from swirl.schedule.rules.trials import Trials
 
 LONG_ROW, LONG_CLIPPED_ROW = 2, 4
-"""Vectors of a row from which on lanes along it do as well as along a block, less than a third of its
+"""Vectors of a row from which on lanes along it do as well as along a block: less than a third of its
 lanes are empty then; of one whose ends borders clip, whose first and last vectors have masks."""
 
 

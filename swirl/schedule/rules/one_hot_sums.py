@@ -19,7 +19,8 @@ from swirl.schedule.rules.trials import Trials, step
 from swirl.transforms.rewrites.loops.bounds import conjuncts, equal_to
 
 FEW = 2
-"""Places for each lane, up to which adding zeros to all of them takes no longer than finding one."""
+"""Places for each lane, up to which adding zeros to all of them takes no longer than finding one: lanes add to that
+many vectors, where a place of each lane is a store of its own."""
 
 
 @dataclass(frozen=True)

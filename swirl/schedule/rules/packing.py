@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise, takewhile
 from math import prod
 
@@ -19,9 +20,10 @@ from swirl.schedule.rules.register_tiles import products_a_load
 from swirl.schedule.rules.trials import Step, Trials, one_by_one, step
 
 PRODUCTS_A_LOAD = 2
-"""Of a register tile with lanes along the terms, with which the outer caches give as much as is multiplied."""
+"""Of a register tile with lanes along the terms, with which the outer caches give as much as is multiplied: processors
+multiply twice a cycle, and take about one vector a cycle from a level-2 cache, fewer from the next one."""
 FULL = 0.85
-"""Share of the lanes that have elements, from which on a copy for them pays."""
+"""Share of the lanes that have elements, from which on a copy for them pays: empty ones take as long as full ones."""
 
 
 def pack(trials: Trials) -> None:
@@ -57,7 +59,7 @@ def pack_short_sums(trials: Trials) -> None:
         along = [var for var in found.results if stride(found.target, var, found.statement, buffers) == 1]
         rows = [var for var in along if trips.get(var, 1) >= width]
         if all(_not_contiguous(trials, found, var) for var in rows):
-            any(_packed(trials, found, var) for var in sorted(rows, key=lambda var: -trips[var]))
+            trials.first("pack", sorted(rows, key=lambda var: -trips[var]), partial(_packed, trials, found))
 
 
 def _products(trials: Trials) -> list[Contraction]:

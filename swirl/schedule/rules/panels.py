@@ -20,11 +20,13 @@ WIDTHS = range(2 * LINE, 4 * LINE + 1)
 NEAR_BEST = 0.85
 """Of the products a load of the best width, those of a wider one, with which the other operand passes by less often."""
 MANY_ROWS = 64
-"""Rows of the other operand from which on copying a panel takes little of the time."""
+"""Rows of the other operand from which on copying a panel takes little of the time: a copy loads and stores each
+element once, and each row multiplies by it."""
 ROWS_TRANSPOSED = 128
-"""The same where rows of the panel are columns of the operand."""
+"""The same where rows of the panel are columns of the operand: these are turned in registers, which takes as long
+again."""
 MOST = 0.9
-"""Share of a ragged row that is worth panels."""
+"""Share of a ragged row that is worth panels: the rest is a product of its own, without them."""
 
 
 def in_panels(trials: Trials, found: Contraction) -> Blocking | None:

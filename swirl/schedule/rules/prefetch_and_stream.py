@@ -11,11 +11,14 @@ from swirl.schedule.rules.hardware import FAR, PAGE
 from swirl.schedule.rules.trials import Trials
 
 WRITTEN_AHEAD = 2
-"""Iterations after which pieces of rows that are fetched are written."""
+"""Iterations after which pieces of rows that are fetched are written: while one is computed, the next one comes from
+memory."""
 AHEAD = 4
-"""Rows that are fetched ahead where lanes take some elements of each."""
+"""Rows that are fetched ahead where lanes take some elements of each: memory answers after the few instructions of some
+rows."""
 PIECE_OF_A_ROW = 1024
-"""Bytes of each row in an iteration, at the most, which are fetched an iteration ahead: longer ones are rows."""
+"""Bytes of each row in an iteration, at the most, which are fetched an iteration ahead: along longer ones, processors
+fetch ahead by themselves."""
 
 
 def fetch_rows(trials: Trials) -> None:

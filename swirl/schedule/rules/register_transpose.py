@@ -11,7 +11,7 @@ from swirl.schedule.rules.trials import Step, step
 from swirl.target.targets import Target
 
 LEAST_ROW = 4
-"""Elements of a row, from which on it is loaded whole."""
+"""Elements of a row, from which on it is loaded whole: the shortest vectors, of 16 bytes, have as many."""
 ROWS = 2
 """Vectors of rows that pass by at once, where they come from memory: what is written of them is whole cache lines, and
 processors fetch so many rows ahead."""
