@@ -91,11 +91,12 @@ def new_entry(found: Found, target: str, threads: int, shipped: bool, method: st
 
 
 def shortest(subject: Subject, candidate: Candidate) -> Candidate:
-    """The same program with as few commands as possible."""
+    """The same program and layouts with as few commands as possible."""
     commands = list(candidate.commands)
     for place in range(len(commands) - 1, -1, -1):
         fewer = commands[:place] + commands[place + 1 :]
-        if subject.after(fewer).key == candidate.key:
+        made = subject.after(fewer)
+        if made.key == candidate.key and made.layouts == candidate.layouts:
             commands = fewer
     return subject.after(commands)
 

@@ -162,7 +162,9 @@ def search(
     """
     start, random = monotonic(), Random(crc32(f"{tunable.key} {seed}".encode()))
     limit = machine.limit(tunable)
-    pool = Pool(tunable.space, machine.target, machine.rates, machine.threads, machine.level3_bytes)
+    pool = Pool(
+        tunable.space, machine.target, machine.rates, machine.threads, machine.level3_bytes, tunable.known.layouts
+    )
     pool.seen.add(tunable.known.key)
     with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
         log.tell(subject_line(tunable, machine, items, limit / evaluator.best))

@@ -20,6 +20,7 @@ from swirl.schedule.plan_layouts import finished
 from swirl.schedule.plan_state import PlanState
 from swirl.schedule.rules.schedule import FOR_RECIPES
 from swirl.target.targets import Target
+from swirl.transforms import LAYOUT_COMMANDS
 from swirl.tune.candidates import Candidate, Subject, own_commands
 from swirl.tune.log import subject_key
 from swirl.tune.spaces import Around, Chosen, Decided, Point, Several, Space
@@ -35,7 +36,7 @@ class Tunable:
         subject: the phase, to be scheduled.
         known: the schedule that it has.
         space: of schedules.
-        default: that by the default schedule, where the known one is another.
+        default: that by the default schedule with the layouts that the phase has, where the known one is another.
         key: see :func:`swirl.tune.log.subject_key`.
         work: operations and bytes.
         alike: names of the units that have the same phase: what is found is theirs, too.
@@ -153,17 +154,17 @@ def _tunable(item: ScheduledUnit, phase: str, state: PlanState, target: Target, 
                 spaces.append(chosen)
         except LatteError:
             pass  # it builds on other recipes, which are found in a plan alone
-    default = None
+    default, layouts = None, [each for each in known.commands if each.name in LAYOUT_COMMANDS]
     try:
-        found = subject.by(FOR_RECIPES.functions[phase])
-        default = Point(found, origin="default") if found.key != known.key else None
+        found = subject.by(FOR_RECIPES.functions[phase], layouts)
+        if found.layouts == known.layouts:
+            default = Point(found, origin="default") if found.key != known.key else None
+            decided = Decided(subject, layouts)
+            spaces += [decided] if decided.usual else []
     except LatteError:
         pass  # then there is none
     if default is not None:
         spaces.append(Around(subject, default.candidate.commands))
-    decided = Decided(subject)
-    if decided.usual:
-        spaces.append(decided)
     space = spaces[0] if len(spaces) == 1 else Several(spaces)
     key = subject_key(subject, threads)
     return Tunable(unit, phase, subject, known, space, default, key, program_work(made))
