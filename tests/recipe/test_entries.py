@@ -183,6 +183,24 @@ def test_layout_commands_of_a_layer_in_a_chain(tmp_path: Path) -> None:
     assert "there are conv, relu" in str(raised.value)
 
 
+def test_entries_of_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, extent in ((first, 6), (second, 11)):
+        folder.mkdir()
+        before = begun(chain(extent), "forward", "conv1_relu1")
+        body = 's.fuse_layers("forward"); s.tile("value", 0, 4)'
+        (folder / "conv_relu.py").write_text('chain = ("conv", "relu")\n\n' + entry(before, body, form=""))
+        (folder / "conv.py").write_text(entry(begun(chain(extent), "update", "conv1"), "pass", "update_1", form=""))
+    shipped = commands(chain(9))
+    monkeypatch.setenv("LATTE_RECIPES", str(second))
+    assert commands(chain(9, recipes=first)) == shipped  # what there is without any of these files
+    for extent in (6, 11):
+        assert commands(chain(extent, recipes=first)) == ["fuse_layers('forward')"]
+        updates = chain(extent, recipes=first)
+        updates.compile(target=TARGET)
+        assert any("the entry update_1" in note for note in updates.explain("conv1").notes)
+
+
 def test_a_recipe_named_by_the_net_comes_first(tmp_path: Path) -> None:
     before = begun(twice())
     (tmp_path / "twice.py").write_text(entry(before, f's.tile_loop("forward", "{L0}", 3)'))
