@@ -12,6 +12,7 @@ from latte.tools.cli import main
 from latte.tools.tune import session, whole
 from latte.tools.tune.accept import Comparison
 from latte.tools.tune.command import Duration
+from swirl.errors import LatteError
 from swirl.schedule.files import read_recipe
 from swirl.tune import searches
 from swirl.tune.log import FILE, CandidateLine, ResultLine, SubjectLine, read_log
@@ -114,6 +115,24 @@ def test_a_net_that_does_not_gain_gets_no_file(file: Path, monkeypatch: pytest.M
     ] == "the net does not gain"
 
 
+def test_a_net_that_cannot_be_measured_gets_no_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> Comparison:
+        raise LatteError("the net with tuned recipes cannot be measured: no loop named 'k'")
+
+    monkeypatch.setattr(whole, "compare_nets", failed)
+    done = run(file, *SEARCHED, "--budget", "2s")
+    assert done.exit_code == 0 and "no loop named 'k'" in done.output
+    assert "the whole net does not gain: no file is written" in done.output
+    assert [path.name for path in Path("tuned").iterdir()] == [FILE]
+
+
+def test_a_small_budget_goes_to_the_phase_that_loses_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "LEAST", 10.0)
+    first, second = (whole.Slice(None, 0.0, 0.5, weight) for weight in (2.0, 1.0))  # type: ignore[arg-type]
+    assert [each.seconds for each in whole._sliced([first, second], 8.5)] == [8.5]
+    assert [each.seconds for each in whole._sliced([first, second], 60.0)] == [40.0, 20.0]
+
+
 def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, calls = session._results, []
 
@@ -160,6 +179,8 @@ def test_times(text: str, seconds: float) -> None:
 
 
 def test_gains_are_of_pairs() -> None:
-    assert Comparison((1.0, 1.0, 1.0), (1.1, 1.1, 1.1), "training").gains
+    assert Comparison((1.0,) * 5, (1.1,) * 5, "training").gains
+    assert not Comparison((1.0,) * 5, (1.1, 1.1, 1.1, 1.1, 0.9), "training").gains  # by chance in one of five cases
+    assert Comparison((1.0,) * 20, (1.1,) * 15 + (0.9,) * 5, "training").gains
     assert not Comparison((1.0, 1.0, 1.0, 1.0), (1.1, 0.9, 1.1, 0.9), "training").gains
     assert not Comparison((1.0,), (0.99,), "training").gains

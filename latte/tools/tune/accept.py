@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -28,6 +29,8 @@ from swirl.errors import LatteError
 
 SETTLE, LEAST = 2, 5
 """Steps before the first one that counts, and steps at the least."""
+CHANCE = 0.05
+"""That equal nets look as if one were faster."""
 TOLERANCE = 1e-3
 """Of inference's results, relative to the largest."""
 
@@ -52,9 +55,12 @@ class Comparison:
 
     @property
     def gains(self) -> bool:
-        """Whether it is faster, and in more than three of five pairs."""
+        """Whether it is faster, in more than three of five pairs, and in more than two equal nets would be by chance
+        (the sign test, one-sided)."""
+        count = len(self.tuned)
         better = sum(tuned < before for tuned, before in zip(self.tuned, self.before, strict=True))
-        return self.ratio > 1 and better > 0.6 * len(self.tuned)
+        chance = sum(comb(count, more) for more in range(better, count + 1)) / 2**count
+        return self.ratio > 1 and better > 0.6 * count and chance < CHANCE
 
 
 def compare_nets(

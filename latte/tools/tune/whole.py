@@ -99,11 +99,11 @@ def planned(net: Net, options: Options, machine: Machine) -> tuple[list[Slice], 
 
 
 def _sliced(weighed: Sequence[Slice], budget: float) -> Iterator[Slice]:
-    """Each with its part of the budget, the heaviest first, as long as there is some."""
+    """Each with its part of the budget, the heaviest first, as long as there is some; the first one in any case."""
     rest = sum(each.weight for each in weighed)
-    for each in weighed:
+    for number, each in enumerate(weighed):
         seconds = max(LEAST, budget * each.weight / rest) if rest else 0.0
-        if seconds > budget and budget < LEAST:
+        if number and budget < LEAST:
             return
         seconds = min(seconds, budget)
         yield Slice(each.tunable, seconds, each.share, each.weight)
@@ -178,11 +178,14 @@ def accepted(
             for path in sorted(options.out.glob("*.py")):
                 shutil.copy(path, folder)
             write_entries(folder, kept)
-            comparison = compare_nets(options.file, folder, base, machine.target.name, machine.threads, seconds)
-        if comparison.gains:
-            return kept, comparison
-        tell(
-            f"with {len(kept)} of the schedules found a {comparison.step} step is {comparison.ratio:.3f} times as fast"
-        )
+            try:
+                comparison = compare_nets(options.file, folder, base, machine.target.name, machine.threads, seconds)
+            except LatteError as error:
+                tell(f"with {len(kept)} of the schedules found: {error}")
+            else:
+                if comparison.gains:
+                    return kept, comparison
+                told = f"a {comparison.step} step is {comparison.ratio:.3f} times as fast"
+                tell(f"with {len(kept)} of the schedules found {told}")
         kept = kept[: len(kept) // 2]
     return [], comparison
