@@ -240,6 +240,14 @@ def short_name(path: Path) -> str:
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
 
 
+def named_by_net(graph: Graph, members: Sequence[Ensemble]) -> bool:
+    """Whether ``net.use_recipe`` has chosen the recipe of a layer or chain, or that it has none: entries of folders do
+    not count there."""
+    keys = (members[0].name, members[0].kind) if len(members) == 1 else chain_keys(members)
+    chosen = [graph.recipes[key] for key in keys if key in graph.recipes]
+    return any(path is None or not has_entries(path) for path in chosen)
+
+
 def folders(graph: Graph) -> list[Path]:
     """The user's folders of recipes: that of the net, then ``LATTE_RECIPES``."""
     return list(dict.fromkeys(each for each in (graph.settings.recipes, settings().recipes) if each is not None))

@@ -85,6 +85,13 @@ def test_from_a_file_to_recipes_that_are_used(file: Path) -> None:
     verified = run("--verify", "tuned")
     assert verified.exit_code == 0 and "slow.py forward_1, portable: " in verified.output
     assert "taken out" not in verified.output and len(read_recipe(path).entries) == 1
+    whole_text = path.read_text()
+    (nests,) = (entry.nests for entry in read_recipe(path).entries)
+    (form,) = (entry.form for entry in read_recipe(path).entries)
+    path.write_text(whole_text.replace(nests, "0" * 12).replace(form, "0" * 12))
+    done = run("--verify", "tuned", "net.py")
+    assert "taken out: stale: the compiler makes other nests" in done.output and read_recipe(path).entries == ()
+    path.write_text(whole_text)
 
     text = path.read_text()
     start, end = text.index("    s.", text.index("def forward_1")), text.index("entries = (")

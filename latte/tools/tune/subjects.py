@@ -9,6 +9,7 @@ from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.net import Net
 from latte.planning.plan import ScheduledUnit, make_plan
+from latte.planning.recipes import named_by_net
 from latte.planning.units import Unit
 from swirl.analysis.work import Work, program_work
 from swirl.errors import CommandError, LatteError, nearest
@@ -39,7 +40,7 @@ class Tunable:
         default: that by the default schedule with the layouts that the phase has, where the known one is another.
         key: see :func:`swirl.tune.log.subject_key`.
         work: operations and bytes.
-        alike: names of the units that have the same phase: what is found is theirs, too.
+        alike: names of the units of these kinds that have the same phase: what is found is theirs, too.
     """
 
     unit: Unit
@@ -89,7 +90,7 @@ def tunables(
     """
     wanted = [PHASE_ALIASES.get(phase, phase) for phase in phases]
     graph = net.graph
-    found: dict[str, Tunable] = {}
+    found: dict[tuple[str, tuple[str, ...]], Tunable] = {}
     left: list[Left] = []
     with Memos() as memos, KeptSchedules(memos, target) as kept:
         plan = make_plan(graph, differentiate(graph, lower_layers(graph, net.batch_size)), kept)
@@ -102,11 +103,15 @@ def tunables(
                 for phase in item.result.stages:
                     if phase == INFERENCE or (wanted and phase not in wanted):
                         continue
+                    if named_by_net(graph, item.unit.members):
+                        reason = "net.use_recipe names its recipe, which counts more than those of folders"
+                        left.append(Left(f"{item.unit.name} {phase}", reason))
+                        continue
                     made = _tunable(item, phase, state, target, threads)
                     if isinstance(made, Left):
                         left.append(made)
                     else:
-                        found.setdefault(made.key, made).alike.append(item.unit.name)
+                        found.setdefault((made.key, made.kinds), made).alike.append(item.unit.name)
             before = item.state
     return list(found.values()), left
 
