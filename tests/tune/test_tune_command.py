@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from latte.tools.cli import main
 from latte.tools.tune import session, whole
-from latte.tools.tune.accept import Comparison
+from latte.tools.tune.accept import Comparison, compare_nets
 from latte.tools.tune.command import Duration
 from swirl.errors import LatteError
 from swirl.schedule.files import read_recipe
@@ -138,6 +138,20 @@ def test_a_small_budget_goes_to_the_phase_that_loses_most(monkeypatch: pytest.Mo
     first, second = (whole.Slice(None, 0.0, 0.5, weight) for weight in (2.0, 1.0))  # type: ignore[arg-type]
     assert [each.seconds for each in whole._sliced([first, second], 8.5)] == [8.5]
     assert [each.seconds for each in whole._sliced([first, second], 60.0)] == [40.0, 20.0]
+
+
+def test_choices_hold_in_every_process_and_files_may_print(file: Path) -> None:
+    Path("own", "slow.py").write_text(
+        'def forward(s, target):\n    s.tile_loop("forward", "_neuron_index_2", s.choose("size", [2, 4], default=2))\n'
+        '    if s.choose("size", [2, 4], default=2) == 2:\n        raise ValueError("of the default")\n'
+    )
+    file.write_text(f"import atexit\n\natexit.register(print, 'bye')\nprint('{{}}')\n{NET}")
+    same = Path("empty")
+    same.mkdir()
+    with pytest.raises(LatteError, match="of the default"):
+        compare_nets(file, same, None, "portable", 1, 0.1)
+    found = compare_nets(file, same, None, "portable", 1, 0.1, {"size": 4})
+    assert len(found.tuned) == len(found.before) >= 5
 
 
 def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
