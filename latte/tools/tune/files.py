@@ -238,7 +238,7 @@ def _without(text: str, names: set[str]) -> str:
     lines = _lines(text)
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.FunctionDef) and node.name in names:
-            start = min(each.lineno for each in (node, *node.decorator_list)) - 1
+            start = min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1
             while start and not lines[start - 1].strip():
                 start -= 1
             del lines[start : node.end_lineno]
