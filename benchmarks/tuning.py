@@ -204,7 +204,7 @@ def record(case: str, phase: str, draws: int, target: str | None, threads: int |
             (folder / "log.jsonl").write_bytes(gzip.decompress(path.read_bytes()))
         known = {line.key for line in read_log(folder) if isinstance(line, CandidateLine)}
         log = Log(folder)
-        pool = Pool(each.space, found_on.target, found_on.rates, count, found_on.level3_bytes)
+        pool = Pool(each.space, found_on.target, found_on.rates, count, found_on.level3_bytes, each.known.layouts)
         pool.seen |= {each.known.key, *known}
         random, start = Random(len(known)), monotonic()
         with Evaluator(each.subject, each.known, count, items, click.echo) as evaluator:

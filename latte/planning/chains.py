@@ -88,7 +88,7 @@ class Candidate:
         recipe: of a file; or the default schedule of neighbours.
         unused: why the file is not used, or None.
         reason: why the layers are not compiled together, or None.
-        table: a recipe of entries for them, which takes precedence.
+        tables: recipes of entries for them, which take precedence, the first one most.
     """
 
     members: tuple[Ensemble, ...]
@@ -96,7 +96,7 @@ class Candidate:
     recipe: Recipe | DefaultChain
     unused: str | None = None
     reason: str | None = None
-    table: Recipe | None = None
+    tables: Sequence[Recipe] = ()
 
 
 def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozenset()) -> list[Candidate]:
@@ -122,8 +122,8 @@ def candidates(graph: Graph, recipes: Recipes, seeded: frozenset[str] = frozense
         reason = (
             "another layer has this name" if name in layers else _why_separate(graph, recipes, members, seeded, choice)
         )
-        table = recipes.table(members) if choice < Choice.NET and unused is None else None
-        return Candidate(members, name, recipe, unused, reason, table)
+        tables = recipes.tables(members) if choice < Choice.NET and unused is None else ()
+        return Candidate(members, name, recipe, unused, reason, tables)
 
     files = [(members, recipes.of_chain(members)) for members in paths]
     found = [candidate(members, file.recipe, file.choice) for members, file in files if file is not None]
@@ -149,7 +149,9 @@ def chosen_chains(
         recipe = each.recipe.recipe(left) if isinstance(each.recipe, DefaultChain) else each.recipe
         if recipe is None:
             continue
-        recipe = as_frozen(recipe if each.table is None else over(each.table, recipe), each.members, frozen)
+        for table in reversed(each.tables):
+            recipe = over(table, recipe)
+        recipe = as_frozen(recipe, each.members, frozen)
         decided.add(each.name)
         joined = joined_phases(recipe)
         free = {phase for phase in joined if not any((phase, member.name) in taken for member in each.members)}

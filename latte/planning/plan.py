@@ -17,7 +17,7 @@ from swirl.errors import Declined, LatteError
 from swirl.ir.buffers import Layout
 from swirl.ir.phases import INFERENCE
 from swirl.schedule.choices import Knob, check_asked, named_in
-from swirl.schedule.command_log import Outcome
+from swirl.schedule.command_log import EntryUse, Outcome
 from swirl.schedule.imports import recipe_sources
 from swirl.schedule.kept_schedules import BoundKernel, Kept, KeptSchedules
 from swirl.schedule.later import Later
@@ -141,14 +141,21 @@ class Plan:
     def cautions(self) -> Iterator[str]:
         """Commands of users' recipes that do nothing, little, or harm, and entries of tuned ones that are not used
         although they were found for these sizes; with their places."""
+        for unit, each in self.stale_entries():
+            yield f"{each.location}: {each.name} of {unit.name}: {each.told}"
         for item in self.scheduled:
-            stale = (each for each in item.result.entries if each.how == "stale")
-            yield from (f"{each.location}: {each.name} of {item.unit.name}: {each.told}" for each in stale)
             recorded = any(member.commands for member in item.unit.members)
             if recorded or (item.unit.recipe is not None and item.unit.recipe.is_ones_own):
                 for outcome in item.result.outcomes:
                     command = outcome.command
                     yield from (f"{command.location}: {command.text}: {text}" for text in outcome.cautions)
+
+    def stale_entries(self) -> Iterator[tuple[Unit, EntryUse]]:
+        """Entries of tuned recipes that are not used although they were found for these sizes; not those that are used
+        elsewhere in the net: they are for layers of other nests."""
+        met = [(item.unit, each) for item in self.scheduled for each in item.result.entries]
+        used = {(each.location, each.name) for _, each in met if each.how == "exact"}
+        yield from ((u, each) for u, each in met if each.how == "stale" and (each.location, each.name) not in used)
 
     @property
     def notes(self) -> dict[str, tuple[str, ...]]:

@@ -59,9 +59,11 @@ class Recipes:
         """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
         users = [(files_of(folder), Choice.FOLDER) for folder in folders(graph)]
         self._folders = [*users, (files_of(_shipped()), Choice.SHIPPED)]
-        of_entries = {name: path for files, _ in reversed(users) for name, path in files.items() if has_entries(path)}
+        found = [{name: path for name, path in files.items() if has_entries(path)} for files, _ in users]
+        self._entry_files = {path for files in found for path in files.values()}
         named = {key: path for key, path in graph.recipes.items() if path is not None and has_entries(path)}
-        self._tables: dict[str, Path] = {**of_entries, **named}
+        self._tables: list[dict[str, Path]] = [named, *found]
+        """Name → recipe of entries: by ``net.use_recipe``, then by folder; the first ones take precedence."""
         self._named = {key: path for key, path in graph.recipes.items() if key not in named}
         self._read: dict[Path, Recipe] = {}
         self._of: dict[tuple[str, frozenset[str]], Recipe | None] = {}
@@ -83,8 +85,8 @@ class Recipes:
         if key not in self._of:
             path = self.path(ensemble)
             recipe = self._for_one(path, self._choices(ensemble.name, ensemble.kind)) if path is not None else None
-            table = self.table([ensemble]) if self.choice_for(ensemble) < Choice.NET else None
-            recipe = over(table, recipe) if table is not None else recipe
+            if self.choice_for(ensemble) < Choice.NET:
+                recipe = self.with_entries([ensemble], recipe)
             if ensemble.commands:
                 recorded = recorded_recipe(f"commands of {ensemble.name}", by_phase(ensemble.commands), recipe)
                 recipe = replace(recorded, unquestioned=_shipped())
@@ -111,16 +113,29 @@ class Recipes:
         found = (choice for files, choice in self._folders if self._is_in(files, ensemble.kind))
         return next(found, Choice.SHIPPED)
 
-    def table(self, members: Sequence[Ensemble]) -> Recipe | None:
-        """The recipe of entries for a layer, or for layers that follow each other, if there is one.
+    def with_entries(self, members: Sequence[Ensemble], recipe: Recipe | None) -> Recipe | None:
+        """A recipe under the entries for a layer, or for layers that follow each other; itself where there are none.
 
         Raises:
-            RecipeError: the file cannot be read, is not a recipe, or declares other kinds.
+            RecipeError: a file cannot be read, is not a recipe, or declares other kinds.
+        """
+        for table in reversed(self.tables(members)):
+            recipe = over(table, recipe)
+        return recipe
+
+    def tables(self, members: Sequence[Ensemble]) -> list[Recipe]:
+        """The recipes of entries for a layer, or for layers that follow each other: that which the net names, then
+        those of the folders.
+
+        Raises:
+            RecipeError: a file cannot be read, is not a recipe, or declares other kinds.
         """
         keys = (members[0].name, members[0].kind) if len(members) == 1 else chain_keys(members)
-        path = next((self._tables[key] for key in keys if key in self._tables), None)
-        if path is None:
-            return None
+        paths = (next((files[key] for key in keys if key in files), None) for files in self._tables)
+        found = (self._table(path, members) for path in dict.fromkeys(paths) if path is not None)
+        return [table for table in found if table is not None]
+
+    def _table(self, path: Path, members: Sequence[Ensemble]) -> Recipe | None:
         recipe, kinds = self._file(path), tuple(member.kind for member in members)
         if recipe.chain == (kinds if len(kinds) > 1 else ()):
             return recipe
@@ -188,7 +203,7 @@ class Recipes:
         return next((files[kind] for files, _ in self._folders if self._is_in(files, kind)), None)
 
     def _is_in(self, files: Mapping[str, Path], name: str) -> bool:
-        return name in files and files[name] != self._tables.get(name)
+        return name in files and files[name] not in self._entry_files
 
     def _file(self, path: Path) -> Recipe:
         if path not in self._read:
@@ -223,6 +238,14 @@ def _shipped() -> Path:
 def short_name(path: Path) -> str:
     """``recipes/conv.py`` for a recipe of ours, else the path."""
     return f"recipes/{path.name}" if path.resolve().parent == _shipped() else str(path)
+
+
+def named_by_net(graph: Graph, members: Sequence[Ensemble]) -> bool:
+    """Whether ``net.use_recipe`` has chosen the recipe of a layer or chain, or that it has none: entries of folders do
+    not count there."""
+    keys = (members[0].name, members[0].kind) if len(members) == 1 else chain_keys(members)
+    chosen = [graph.recipes[key] for key in keys if key in graph.recipes]
+    return any(path is None or not has_entries(path) for path in chosen)
 
 
 def folders(graph: Graph) -> list[Path]:

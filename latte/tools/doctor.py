@@ -29,6 +29,8 @@ from swirl.target.machine import cache_bytes, processor_name, resolve_target, wh
 from swirl.target.targets import TARGETS
 
 OLDEST_GCC = 12
+GCC = re.compile(r"\)\s+(\d+)\.")
+"""The first number after the name of the package, in brackets: dates, patches and revisions may follow it."""
 ROOM = 2 * 10**9
 """Bytes that a cache folder should have left: kernels of a few large nets."""
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -58,8 +60,14 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    """What the machine has."""
-    return [*_software(), *_processor(), *_memory(), *_folder(), *_torch(), *_environment()]
+    """What the machine has; of its software and the environment alone where a variable has a value that is not
+    accepted."""
+    try:
+        settings()
+    except LatteError as error:
+        wrong = Finding("settings", "not accepted", error.message, error.way_out or "", stops=True)
+        return [*_software(), wrong, *_environment()]
+    return [*_software(), *_compiler(), *_processor(), *_memory(), *_folder(), *_torch(), *_environment()]
 
 
 def _software() -> Iterator[Finding]:
@@ -67,14 +75,17 @@ def _software() -> Iterator[Finding]:
     yield Finding("Python", f"{platform.python_version()}, {sys.executable}")
     yield Finding("NumPy", version("numpy"))
     yield Finding("system", f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}".strip(", "))
+
+
+def _compiler() -> Iterator[Finding]:
     try:
         compiler = find_compiler()
     except CompilerMissing as error:
         yield Finding("compiler", "none", error.message, error.way_out or "", stops=True)
         return
     told = compiler.version.partition("\n")[0]
-    words = [word for word in told.split() if word[0].isdigit()]
-    old = "clang" not in told and bool(words) and int(words[-1].partition(".")[0]) < OLDEST_GCC
+    number = GCC.search(told)
+    old = "clang" not in told and number is not None and int(number[1]) < OLDEST_GCC
     problem, mend = (f"g++ before {OLDEST_GCC} is not tested", "SWIRL_CXX names another") if old else ("", "")
     yield Finding("compiler", f"{told} ({' '.join(compiler.command)})", problem, mend)
 

@@ -34,20 +34,23 @@ class ByEntries:
         nests = key_of(program)
         exact = [entry for entry in known if entry.nests == nests]
         sizes = sizes_of(program)
+        form = form_of(program) if known and not exact else ""
         for entry in [] if exact else known:
-            if dict(entry.sizes) == sizes and self.phase == s.actual_phase(self.phase):
+            if entry.form != form and dict(entry.sizes) == sizes and self.phase == s.actual_phase(self.phase):
                 reason = "the compiler makes other nests of this layer than when it was found: tune it again"
                 s.used_entries.append(EntryUse(entry.name, entry.location, self.phase, "stale", reason))
         if exact:
             if self._applied(exact[0], s, target, "exact", ""):
                 return
         else:
-            form = form_of(program)
-            near = [entry for entry in known if entry.form == form and dict(entry.sizes) != sizes]
+            near = [entry for entry in known if entry.form == form]
             if near:
                 nearest = min(near, key=lambda entry: entry.distance(program))
-                told = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in nearest.sizes.items())
-                if self._applied(nearest, s, target, "nearest", f"found for {told}; for these sizes there is none"):
+                shapes = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in nearest.sizes.items())
+                told = f"found for {shapes}; for these sizes there is none"
+                if dict(nearest.sizes) == sizes:
+                    told = "found for other numbers in the same nests; for these there is none"
+                if self._applied(nearest, s, target, "nearest", told):
                     return
         if self.otherwise is not None:
             self.otherwise(s, target)

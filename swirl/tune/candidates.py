@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from typing import Any
 
 from swirl.errors import LatteError
+from swirl.ir.buffers import Layout
 from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.schedule.command_log import Outcome, Recorded
@@ -16,7 +17,7 @@ from swirl.schedule.entries import key_of
 from swirl.schedule.memo import Memo
 from swirl.schedule.pipeline import finished_program
 from swirl.schedule.plan_layouts import finished
-from swirl.schedule.plan_state import PlanState
+from swirl.schedule.plan_state import PLAIN, PlanState
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.target.targets import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
@@ -115,14 +116,20 @@ class Subject:
                 applied, path, schedule = (*applied, command), further, known
         return self._finished(schedule.copy(), applied)
 
-    def by(self, function: Callable[[Schedule, Target], None]) -> Candidate:
+    def by(self, function: Callable[[Schedule, Target], None], layouts: Sequence[Recorded] = ()) -> Candidate:
         """What a function of a recipe makes of it.
+
+        Args:
+            function: takes a schedule, and a target.
+            layouts: commands that are applied before it; those that are refused are left out.
 
         Raises:
             LatteError: as the function.
         """
         schedule = self.begun.copy()
         known = len(schedule.outcomes)
+        for command in layouts:
+            _apply(schedule, command)
         function(schedule, self.target)
         made = [each.command for each in schedule.outcomes[known:] if each.status == "applied"]
         return self._finished(schedule, tuple(made))
@@ -131,7 +138,8 @@ class Subject:
         for command in self.behind:
             _apply(schedule, command)
         region = schedule.region
-        return Candidate(applied, finished(schedule.state, region, self.phase, self.target.simd_width))
+        layouts = {name: layout for name, layout in schedule.state.layouts.items() if layout != PLAIN}
+        return Candidate(applied, finished(schedule.state, region, self.phase, self.target.simd_width), layouts)
 
 
 def _apply(schedule: Schedule, command: Recorded) -> bool:
@@ -150,10 +158,13 @@ class Candidate:
     Args:
         commands: that are applied.
         scheduled: the program after them.
+        layouts: of storage, where they are not plain. The recipe's functions for later phases build on them, also on
+            those of storage that this phase does not touch.
     """
 
     commands: tuple[Recorded, ...]
     scheduled: Program
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
 
     @cached_property
     def program(self) -> Program:

@@ -145,20 +145,27 @@ class Log:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             whole = not self.path.exists() or self.path.read_bytes()[-1:] in (b"", b"\n")
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = self.path.open("ab", buffering=0)  # a line is one write: those of two processes do not mix
         except OSError as error:
             raise LatteError(
                 f"{self.path} cannot be written: {error.strerror}", way_out="--out names another folder"
             ) from error
         if not whole:  # the process that wrote it was killed
-            self._file.write("\n")
+            self._file.write(b"\n")
 
     def tell(self, line: Line) -> None:
-        """Add a line."""
+        """Add a line.
+
+        Raises:
+            LatteError: it cannot be written, for a full disk.
+        """
         kind = next(name for name, each in KINDS.items() if isinstance(line, each))
-        self._file.write(json.dumps({"kind": kind, **asdict(line)}) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        text = json.dumps({"kind": kind, **asdict(line)}, default=repr) + "\n"
+        try:
+            self._file.write(text.encode())
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise LatteError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
         """Nothing more is told."""

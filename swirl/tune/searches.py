@@ -44,8 +44,11 @@ class Source(Protocol):
 
 
 def _drawn(pool: Source, random: Random, count: int) -> list[Draw]:
-    found = (pool.draw(random) for _ in range(count))
-    return [each for each in found if each is not None]
+    """As many draws, or fewer where one was not found in many tries: there are hardly more."""
+    found: list[Draw] = []
+    while len(found) < count and (draw := pool.draw(random)) is not None:
+        found.append(draw)
+    return found
 
 
 def random_search(pool: Source, random: Random) -> Search:

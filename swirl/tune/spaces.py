@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from swirl.cost.time import Demand, Rates, program_demand
 from swirl.errors import LatteError
+from swirl.ir.buffers import Layout
 from swirl.schedule.choices import Knob
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.recipe import Recipe, Schedule
@@ -155,9 +156,11 @@ class Decided:
 
     Args:
         subject: that is scheduled.
+        layouts: commands that are applied before, for the layouts that the phase must have.
     """
 
     subject: Subject
+    layouts: Sequence[Recorded] = ()
 
     @cached_property
     def usual(self) -> tuple[Decision, ...]:
@@ -196,7 +199,7 @@ class Decided:
             met.extend(default_schedule(s, target, self.subject.phase, choices))
 
         try:
-            found = Point(self.subject.by(scheduled), dict(choices), DECIDED)
+            found = Point(self.subject.by(scheduled, self.layouts), dict(choices), DECIDED)
         except LatteError:
             return None, ()
         return found, tuple(met)
@@ -242,6 +245,7 @@ class Pool:
         rates: of the machine.
         threads: that run the kernels.
         level3_bytes: of the machine's level-3 cache.
+        layouts: that points must leave storage with, as later phases build on them; None where all are allowed.
         seen: keys of the points that were drawn.
         texts: their programs before the passes: of one that was met the passes need not run.
     """
@@ -251,6 +255,7 @@ class Pool:
     rates: Rates
     threads: int
     level3_bytes: int
+    layouts: Mapping[str, Layout] | None = None
     seen: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
 
@@ -271,7 +276,7 @@ class Pool:
 
     def _is_new(self, point: Point) -> bool:
         text = point.candidate.scheduled.text
-        if text in self.texts:
+        if text in self.texts or self.layouts not in (None, point.candidate.layouts):
             return False
         self.texts.add(text)
         return point.key not in self.seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from latte.tools import doctor
 from latte.tools.cli import main
+from swirl.build.compiler import find_compiler
 from swirl.measure.rates import Limits
 from swirl.run.runner import Runner
 from swirl.target.targets import TARGETS
@@ -26,6 +28,30 @@ def test_a_machine_that_can_compile(tmp_path: Path) -> None:
     for name in ("latte", "compiler", "processor", "target portable", "caches", "threads", "memory", "cache folder"):
         assert found[name]["value"] and name in done.output
     assert found["target portable"]["value"] == "16 registers of 8 lanes: runs here"
+
+
+@pytest.mark.parametrize("variable", ["SWIRL_TARGET", "SWIRL_THREADS", "LATTE_RECIPES"])
+def test_a_variable_that_is_not_accepted(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "/no-such-value")
+    done = CliRunner().invoke(main, ["doctor"], catch_exceptions=False)
+    assert done.exit_code == 1 and f"settings: {variable}='/no-such-value' is not accepted" in done.output
+
+
+@pytest.mark.parametrize(
+    ("told", "old"),
+    [
+        ("g++ (Debian 12.2.0-14) 12.2.0", False),
+        ("g++ (SUSE Linux) 13.2.1 20240206 [revision 67ac78caf31f7cb3202177e6428a46d829b70f23]", False),
+        ("g++ (Gentoo 11.4.1_p20230622 p2) 11.4.1 20230622", True),
+        ("g++ (GCC) 8.5.0 20210514 (Red Hat 8.5.0-4)", True),
+        ("Debian clang version 11.0.1", False),
+    ],
+)
+def test_compilers_that_are_too_old(monkeypatch: pytest.MonkeyPatch, told: str, old: bool) -> None:
+    compiler = replace(find_compiler(), version=f"{told}\nCopyright")
+    monkeypatch.setattr(doctor, "find_compiler", lambda: compiler)
+    (found,) = doctor._compiler()
+    assert bool(found.problem) == old
 
 
 def test_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
+from latte import ConvLayer, MaxPoolingLayer, MemoryDataLayer, Net, ReLULayer
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron
 from latte.runtime.report import DoubtfulCommand
@@ -127,7 +127,7 @@ def test_a_refused_entry_of_other_sizes_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"nests": "0" * 12}, "the compiler makes other nests of this layer than when it was found"),
+        ({"nests": "0" * 12, "form": "0" * 12}, "the compiler makes other nests of this layer than when it was found"),
         ({}, "is not used: tile_loop('forward', 'nobody', 3)"),
     ],
 )
@@ -181,6 +181,24 @@ def test_layout_commands_of_a_layer_in_a_chain(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no layer of the kind 'pool' is scheduled here") as raised:
         chain(recipes=tmp_path).compile(target=TARGET)
     assert "there are conv, relu" in str(raised.value)
+
+
+def test_entries_of_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, extent in ((first, 6), (second, 11)):
+        folder.mkdir()
+        before = begun(chain(extent), "forward", "conv1_relu1")
+        body = 's.fuse_layers("forward"); s.tile("value", 0, 4)'
+        (folder / "conv_relu.py").write_text('chain = ("conv", "relu")\n\n' + entry(before, body, form=""))
+        (folder / "conv.py").write_text(entry(begun(chain(extent), "update", "conv1"), "pass", "update_1", form=""))
+    shipped = commands(chain(9))
+    monkeypatch.setenv("LATTE_RECIPES", str(second))
+    assert commands(chain(9, recipes=first)) == shipped  # what there is without any of these files
+    for extent in (6, 11):
+        assert commands(chain(extent, recipes=first)) == ["fuse_layers('forward')"]
+        updates = chain(extent, recipes=first)
+        updates.compile(target=TARGET)
+        assert any("the entry update_1" in note for note in updates.explain("conv1").notes)
 
 
 def test_a_recipe_named_by_the_net_comes_first(tmp_path: Path) -> None:
@@ -259,3 +277,39 @@ def test_keys_know_no_names_and_forms_no_sizes() -> None:
         layer = ConvLayer(net, layer, num_filters=8, kernel=3, pad=1, name=name)
     found, _ = tunables(net, TARGETS["portable"], 1, [], ["update"])
     assert [each.alike for each in found] == [["a"], ["b", "c"]]
+
+
+def pools(**options: Path) -> Net:
+    net = Net(2, seed=1, **options)
+    small = MaxPoolingLayer(net, MemoryDataLayer(net, (4, 8, 8)), kernel=3, stride=1, pad=1)
+    MaxPoolingLayer(net, small, kernel=5, stride=1, pad=2)
+    return net
+
+
+def test_layers_of_one_kind_and_size_that_differ_in_other_numbers(tmp_path: Path) -> None:
+    first, second = (begun(pools(), "forward", f"max_pooling{number}") for number in (1, 2))
+    assert sizes_of(first) == sizes_of(second) and key_of(first) != key_of(second)
+    (tmp_path / "max_pooling.py").write_text(entry(first, "pass"))
+    net = pools(recipes=tmp_path)
+    net.compile(target=TARGET)
+    assert not any("forward_1" in each for each in net.report.cautions)
+    assert "found for other numbers in the same nests" in notes(net)
+    (tmp_path / "max_pooling.py").write_text(entry(first, "pass", form=""))
+    net = pools(recipes=tmp_path)
+    net.compile(target=TARGET)
+    assert not any("forward_1" in each for each in net.report.cautions)  # the entry is used, by the other one
+
+
+def test_layers_whose_recipe_the_net_names_are_not_tuned(tmp_path: Path) -> None:
+    own = tmp_path / "own_recipe_of_mine.py"
+    own.write_text(f'def forward(s, target):\n    s.tile_loop("forward", "{L1}", 2)\n')
+    for path in (own, None):
+        net = twice()
+        net.use_recipe("twice", path)
+        found, left = tunables(net, resolve_target(TARGET), 1)
+        assert not found and "net.use_recipe names its recipe" in left[0].reason
+    net = twice()
+    table = tmp_path / "table.py"
+    table.write_text(entry(begun(net), "pass"))
+    net.use_recipe("twice", table)
+    assert tunables(net, resolve_target(TARGET), 1)[0]

@@ -104,3 +104,21 @@ def test_only_commands_that_matter_are_written() -> None:
 def test_text_of_an_empty_table_is_found(tmp_path: Path) -> None:
     text = with_entry("from swirl.schedule.entries import Entry\n\nentries = ()\n", ENTRY, tmp_path / "a.py")
     assert text.count("Entry(") == 1 and text.index("def forward_1") < text.index("entries = (")
+
+
+def test_line_ends_form_feeds_and_decorators_of_a_text(tmp_path: Path) -> None:
+    (path,) = write_entries(tmp_path, [ENTRY, replace(ENTRY, nests="1" * 12)])
+    text = path.read_text().replace("def forward_1", "\x0c\n@(lambda function: function)\ndef forward_1")
+    path.write_bytes(f"{text}\n# é\u2028 below\n".replace("\n", "\r\n").encode())
+    assert len(read_recipe(path).entries) == 2
+    write_entries(tmp_path, [replace(ENTRY, told=("again",))])
+    after = path.read_bytes().decode()
+    assert after.count("# again") == 1 and "# é\u2028 below\r\n" in after and "lambda" not in after
+    assert len(read_recipe(path).entries) == 2
+
+
+def test_a_text_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "conv_relu.py"
+    path.write_bytes("# coding: latin-1\n# é\nentries = ()\n".encode("latin-1"))
+    with pytest.raises(RecipeError, match="is not UTF-8"):
+        write_entries(tmp_path, [ENTRY])

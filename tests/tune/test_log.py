@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from latte import ConvLayer, FullyConnectedLayer, MemoryDataLayer, Net, ReLULayer, SoftmaxLossLayer
+from latte.tools.tune.session import Known, Machine
 from latte.tools.tune.subjects import Tunable, tunables
+from swirl.cost.time import Rates
 from swirl.errors import LatteError
 from swirl.target.targets import TARGETS
 from swirl.tune.log import (
@@ -122,3 +126,33 @@ def test_a_damaged_subject_is_told() -> None:
     line = SubjectLine("s", "conv1", ("conv",), "forward", "avx2", 2, "m", "c", 4, {}, {"dict": [["region", 3]]})
     with pytest.raises(LatteError, match="the log's line for conv1 forward is damaged"):
         subject_of(line, TARGETS["avx2"])
+
+
+def test_of_merged_logs_what_this_machine_has_measured_counts() -> None:
+    rates = Rates(1e11, 1e11, 5e10, 1e10)
+    here = Machine(TARGETS["avx2"], 2, rates, 2**25, "this", "g++ 13")
+
+    def subject(machine: str) -> SubjectLine:
+        return SubjectLine("s", "a", ("conv",), "forward", "avx2", 2, machine, "g++ 13", 4, {}, {})
+
+    lines = [subject("this"), candidate("a", [1.0]), subject("other"), candidate("b", [1.0]), candidate("a", [9.0])]
+    known = Known.of([*lines, subject("this"), candidate("c", [1.0])], here)
+    assert {key: line.seconds for (_, key), line in known.lines.items()} == {"a": [1.0], "c": [1.0]}
+
+
+def test_lines_of_two_processes_do_not_mix(tmp_path: Path) -> None:
+    logs = [Log(tmp_path), Log(tmp_path)]
+    line = ResultLine("s", "k" * 100_000, 1.0, "faster")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda log: [log.tell(line) for _ in range(20)], logs))
+    for log in logs:
+        log.close()
+    assert list(read_log(tmp_path)) == [line] * 40
+
+
+def test_values_that_json_has_not_are_told_by_their_text(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.tell(CandidateLine("s", "a", "chosen", {"size": np.int64(4)}, [], MEASURED))
+    log.close()
+    (line,) = read_log(tmp_path)
+    assert isinstance(line, CandidateLine) and "4" in str(line.knobs["size"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from statistics import mean
@@ -106,3 +107,21 @@ def test_refused_points_are_no_end(method: str) -> None:
     for _ in range(4):
         batch = steps.send([None for _ in batch])
         assert batch
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+def test_a_space_without_further_points_is_not_asked_again_and_again(method: str) -> None:
+    class Empty(Line):
+        asked = 0
+
+        def draw(self, random: Random) -> Draw | None:
+            self.asked += 1
+            return super().draw(random)
+
+    line = Empty(BATCH, best=1)
+    steps = SEARCHES[method](line, Random(0))
+    batch: Sequence[Draw] = next(steps)
+    with suppress(StopIteration):
+        while True:
+            batch = steps.send([line.seconds(each) for each in batch])
+    assert line.asked <= BATCH + 4  # each question is many tries

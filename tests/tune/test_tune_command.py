@@ -10,8 +10,9 @@ from click.testing import CliRunner, Result
 
 from latte.tools.cli import main
 from latte.tools.tune import session, whole
-from latte.tools.tune.accept import Comparison
+from latte.tools.tune.accept import Comparison, compare_nets
 from latte.tools.tune.command import Duration
+from swirl.errors import LatteError
 from swirl.schedule.files import read_recipe
 from swirl.tune import searches
 from swirl.tune.log import FILE, CandidateLine, ResultLine, SubjectLine, read_log
@@ -84,6 +85,13 @@ def test_from_a_file_to_recipes_that_are_used(file: Path) -> None:
     verified = run("--verify", "tuned")
     assert verified.exit_code == 0 and "slow.py forward_1, portable: " in verified.output
     assert "taken out" not in verified.output and len(read_recipe(path).entries) == 1
+    whole_text = path.read_text()
+    (nests,) = (entry.nests for entry in read_recipe(path).entries)
+    (form,) = (entry.form for entry in read_recipe(path).entries)
+    path.write_text(whole_text.replace(nests, "0" * 12).replace(form, "0" * 12))
+    done = run("--verify", "tuned", "net.py")
+    assert "taken out: stale: the compiler makes other nests" in done.output and read_recipe(path).entries == ()
+    path.write_text(whole_text)
 
     text = path.read_text()
     start, end = text.index("    s.", text.index("def forward_1")), text.index("entries = (")
@@ -112,6 +120,38 @@ def test_a_net_that_does_not_gain_gets_no_file(file: Path, monkeypatch: pytest.M
     assert [line.verdict for line in read_log(Path("tuned")) if isinstance(line, ResultLine)][
         -1
     ] == "the net does not gain"
+
+
+def test_a_net_that_cannot_be_measured_gets_no_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> Comparison:
+        raise LatteError("the net with tuned recipes cannot be measured: no loop named 'k'")
+
+    monkeypatch.setattr(whole, "compare_nets", failed)
+    done = run(file, *SEARCHED, "--budget", "2s")
+    assert done.exit_code == 0 and "no loop named 'k'" in done.output
+    assert "the whole net does not gain: no file is written" in done.output
+    assert [path.name for path in Path("tuned").iterdir()] == [FILE]
+
+
+def test_a_small_budget_goes_to_the_phase_that_loses_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "LEAST", 10.0)
+    first, second = (whole.Slice(None, 0.0, 0.5, weight) for weight in (2.0, 1.0))  # type: ignore[arg-type]
+    assert [each.seconds for each in whole._sliced([first, second], 8.5)] == [8.5]
+    assert [each.seconds for each in whole._sliced([first, second], 60.0)] == [40.0, 20.0]
+
+
+def test_choices_hold_in_every_process_and_files_may_print(file: Path) -> None:
+    Path("own", "slow.py").write_text(
+        'def forward(s, target):\n    s.tile_loop("forward", "_neuron_index_2", s.choose("size", [2, 4], default=2))\n'
+        '    if s.choose("size", [2, 4], default=2) == 2:\n        raise ValueError("of the default")\n'
+    )
+    file.write_text(f"import atexit\n\natexit.register(print, 'bye')\nprint('{{}}')\n{NET}")
+    same = Path("empty")
+    same.mkdir()
+    with pytest.raises(LatteError, match="of the default"):
+        compare_nets(file, same, None, "portable", 1, 0.1)
+    found = compare_nets(file, same, None, "portable", 1, 0.1, {"size": 4})
+    assert len(found.tuned) == len(found.before) >= 5
 
 
 def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +200,8 @@ def test_times(text: str, seconds: float) -> None:
 
 
 def test_gains_are_of_pairs() -> None:
-    assert Comparison((1.0, 1.0, 1.0), (1.1, 1.1, 1.1), "training").gains
+    assert Comparison((1.0,) * 5, (1.1,) * 5, "training").gains
+    assert not Comparison((1.0,) * 5, (1.1, 1.1, 1.1, 1.1, 0.9), "training").gains  # by chance in one of five cases
+    assert Comparison((1.0,) * 20, (1.1,) * 15 + (0.9,) * 5, "training").gains
     assert not Comparison((1.0, 1.0, 1.0, 1.0), (1.1, 0.9, 1.1, 0.9), "training").gains
     assert not Comparison((1.0,), (0.99,), "training").gains

@@ -2,7 +2,7 @@
 
     python -m latte.tools.tune.accept FILE FOLDER [--target T] [--threads N] [--seconds S]
 
-prints a line of JSON: the seconds of each step with and without, or what is wrong.
+prints a line of JSON after ``tune: ``: the seconds of each step with and without, or what is wrong.
 """
 
 from __future__ import annotations
@@ -11,23 +11,32 @@ import json
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from types import MappingProxyType
+from typing import Any
 
 import click
 import numpy as np
 
 from latte.net import Net
-from latte.tools.net_files import load_net, plain_errors
+from latte.tools.net_files import SET, load_net, plain_errors
 from latte.tools.synthetic_data import synthetic_batch
 from swirl.config import child_environment
 from swirl.errors import LatteError
 
+RESULT = "tune: "
+"""How the line with the result begins."""
+ERROR = "Error: "
+"""How an error of ours begins, see :func:`latte.tools.net_files.plain_errors`."""
 SETTLE, LEAST = 2, 5
 """Steps before the first one that counts, and steps at the least."""
+CHANCE = 0.05
+"""That equal nets look as if one were faster."""
 TOLERANCE = 1e-3
 """Of inference's results, relative to the largest."""
 
@@ -52,13 +61,22 @@ class Comparison:
 
     @property
     def gains(self) -> bool:
-        """Whether it is faster, and in more than three of five pairs."""
+        """Whether it is faster, in more than three of five pairs, and in more than two equal nets would be by chance
+        (the sign test, one-sided)."""
+        count = len(self.tuned)
         better = sum(tuned < before for tuned, before in zip(self.tuned, self.before, strict=True))
-        return self.ratio > 1 and better > 0.6 * len(self.tuned)
+        chance = sum(comb(count, more) for more in range(better, count + 1)) / 2**count
+        return self.ratio > 1 and better > 0.6 * count and chance < CHANCE
 
 
 def compare_nets(
-    file: Path, folder: Path, base: Path | None, target: str | None, threads: int | None, seconds: float
+    file: Path,
+    folder: Path,
+    base: Path | None,
+    target: str | None,
+    threads: int | None,
+    seconds: float,
+    choices: Mapping[str, Any] = MappingProxyType({}),
 ) -> Comparison:
     """Measure a net's step in a fresh process.
 
@@ -68,6 +86,7 @@ def compare_nets(
         base: a folder of recipes of the net beside it; None for those that it has.
         target, threads: as of the search.
         seconds: that the steps may take.
+        choices: for recipes of the net, by name.
 
     Raises:
         LatteError: the process fails, or results differ.
@@ -76,12 +95,16 @@ def compare_nets(
     command += [] if base is None else ["--base", str(base)]
     command += [] if target is None else ["--target", target]
     command += [] if threads is None else ["--threads", str(threads)]
+    for name, value in choices.items():
+        command += ["--set", f"{name}={value!r}"]
     done = subprocess.run(command, capture_output=True, text=True, env=child_environment(), check=False)
-    lines = done.stdout.strip().splitlines()
+    lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT)]  # the net's file may print, too
     if done.returncode or not lines:
-        told = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        own = [number for number, line in enumerate(lines) if line.startswith(ERROR)]  # with a way out after it
+        told = "\n".join(lines[own[-1] if own else -1 :]).removeprefix(ERROR)
         raise LatteError(f"the net with tuned recipes cannot be measured: {told}")
-    found = json.loads(lines[-1])
+    found = json.loads(lines[-1].removeprefix(RESULT))
     return Comparison(tuple(found["tuned"]), tuple(found["before"]), found["step"])
 
 
@@ -92,11 +115,20 @@ def compare_nets(
 @click.option("--target")
 @click.option("--threads", type=int)
 @click.option("--seconds", default=10.0)
-def main(file: Path, folder: Path, base: Path | None, target: str | None, threads: int | None, seconds: float) -> None:
+@SET
+def main(
+    file: Path,
+    folder: Path,
+    base: Path | None,
+    target: str | None,
+    threads: int | None,
+    seconds: float,
+    choices: dict[str, Any],
+) -> None:
     """See the module."""
     with plain_errors(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        before, tuned = _net(file, base, target, threads), _net(file, folder, target, threads)
+        before, tuned = (_net(file, choices, each, target, threads) for each in (base, folder))
         tuned.load_state_dict(before.state_dict())
         batch = synthetic_batch(before)
         for net in (before, tuned):
@@ -104,11 +136,12 @@ def main(file: Path, folder: Path, base: Path | None, target: str | None, thread
         _check(before, tuned)
         trains = bool(before.executable.order["backward"])
         steps = [_step(net, trains) for net in (before, tuned)]
-        click.echo(json.dumps({**_in_turns(steps, seconds), "step": "training" if trains else "inference"}))
+        found = {**_in_turns(steps, seconds), "step": "training" if trains else "inference"}
+        click.echo(f"\n{RESULT}{json.dumps(found)}")
 
 
-def _net(file: Path, folder: Path | None, target: str | None, threads: int | None) -> Net:
-    net = load_net(file)
+def _net(file: Path, choices: Mapping[str, Any], folder: Path | None, target: str | None, threads: int | None) -> Net:
+    net = load_net(file, choices)
     if net.compiled:
         raise LatteError(f"the net of {file} is compiled already", way_out="leave net.compile() out of the file")
     if folder is not None:

@@ -108,7 +108,7 @@ def tune(
             return
         if file is None:
             raise CommandError("name the file of a net", way_out="latte tune net.py --budget 20m")
-        options = Options(file, layers, phases, budget, method, seed, out, resume, target, threads)
+        options = Options(file, layers, phases, budget, method, seed, out, resume, target, threads, choices)
         net, made_for = load_net(file, choices), resolve_target(target)
         machine = Machine.measured(made_for, threads or settings().threads)
         slices, left = planned(net, options, machine)

@@ -4,10 +4,12 @@ stays."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from latte.runtime.files import write_whole
 from latte.tools.tune.session import Found
 from swirl.errors import LatteError, RecipeError
 from swirl.schedule.command_log import Recorded
@@ -91,11 +93,12 @@ def new_entry(found: Found, target: str, threads: int, shipped: bool, method: st
 
 
 def shortest(subject: Subject, candidate: Candidate) -> Candidate:
-    """The same program with as few commands as possible."""
+    """The same program and layouts with as few commands as possible."""
     commands = list(candidate.commands)
     for place in range(len(commands) - 1, -1, -1):
         fewer = commands[:place] + commands[place + 1 :]
-        if subject.after(fewer).key == candidate.key:
+        made = subject.after(fewer)
+        if made.key == candidate.key and made.layouts == candidate.layouts:
             commands = fewer
     return subject.after(commands)
 
@@ -119,17 +122,42 @@ def write_entries(folder: Path, entries: Sequence[NewEntry]) -> list[Path]:
         own = [entry for entry in entries if entry.file == name]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            text = path.read_text(encoding="utf-8") if path.exists() else _empty(own[0])
-            for entry in own:
-                text = with_entry(text, entry, path)
-            draft = path.with_suffix(".draft")
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
         except OSError as error:
-            raise LatteError(f"{path} cannot be written: {error.strerror}", way_out="--out names a folder") from error
-        read_recipe(path)
+            raise LatteError(f"{folder} cannot be made: {error.strerror}", way_out="--out names a folder") from error
+        text = text_of(path) if path.exists() else _empty(own[0])
+        for entry in own:
+            text = with_entry(text, entry, path)
+        write_checked(path, text)
         paths.append(path)
     return paths
+
+
+def text_of(path: Path) -> str:
+    """The text of a recipe, with its line ends.
+
+    Raises:
+        LatteError: it cannot be read.  RecipeError: it is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise LatteError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"is not UTF-8: {error}", location=str(path), way_out="save it as UTF-8") from error
+
+
+def write_checked(path: Path, text: str) -> None:
+    """Replace a recipe of entries, whole, by a text that is one.
+
+    Raises:
+        RecipeError: the text is not one; the file is as it was.  LatteError: it cannot be written.
+    """
+    _parts(text, path)
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise LatteError(f"{path} cannot be written: {error.strerror}", way_out="--out names a folder") from error
+    read_recipe(path)
 
 
 def _empty(entry: NewEntry) -> str:
@@ -197,15 +225,20 @@ def _names(node: ast.Assign) -> list[str]:
 
 
 def _offset(text: str, line: int) -> int:
-    return sum(map(len, text.splitlines(keepends=True)[: line - 1]))
+    return sum(map(len, _lines(text)[: line - 1]))
+
+
+def _lines(text: str) -> list[str]:
+    """With their ends: those that Python counts, and not, as ``str.splitlines``, form feeds."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
 
 
 def _without(text: str, names: set[str]) -> str:
     """A text without functions, and the empty lines before them."""
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.FunctionDef) and node.name in names:
-            start = node.lineno - 1
+            start = min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1
             while start and not lines[start - 1].strip():
                 start -= 1
             del lines[start : node.end_lineno]

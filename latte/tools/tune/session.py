@@ -111,15 +111,17 @@ class Known:
 
     @classmethod
     def of(cls, lines: Sequence[Line], machine: Machine) -> Known:
-        """Those that this machine would measure again."""
-        same = {
-            line.subject
-            for line in lines
-            if isinstance(line, SubjectLine)
-            and (line.machine, line.compiler, line.threads) == (machine.name, machine.compiler, machine.threads)
-        }
-        kept = (line for line in lines if isinstance(line, CandidateLine) and line.subject in same)
-        return cls({(line.subject, line.key): line for line in kept})
+        """Those that this machine would measure again. Logs of several machines may be merged: a candidate was
+        measured with what the last line of its subject says."""
+        own: dict[str, bool] = {}
+        kept: dict[tuple[str, str], CandidateLine] = {}
+        here = machine.name, machine.compiler, machine.threads
+        for line in lines:
+            if isinstance(line, SubjectLine):
+                own[line.subject] = (line.machine, line.compiler, line.threads) == here
+            elif isinstance(line, CandidateLine) and own.get(line.subject, False):
+                kept[line.subject, line.key] = line
+        return cls(kept)
 
 
 @dataclass
@@ -162,7 +164,9 @@ def search(
     """
     start, random = monotonic(), Random(crc32(f"{tunable.key} {seed}".encode()))
     limit = machine.limit(tunable)
-    pool = Pool(tunable.space, machine.target, machine.rates, machine.threads, machine.level3_bytes)
+    pool = Pool(
+        tunable.space, machine.target, machine.rates, machine.threads, machine.level3_bytes, tunable.known.layouts
+    )
     pool.seen.add(tunable.known.key)
     with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
         log.tell(subject_line(tunable, machine, items, limit / evaluator.best))

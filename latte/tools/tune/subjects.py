@@ -9,6 +9,7 @@ from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.net import Net
 from latte.planning.plan import ScheduledUnit, make_plan
+from latte.planning.recipes import named_by_net
 from latte.planning.units import Unit
 from swirl.analysis.work import Work, program_work
 from swirl.errors import CommandError, LatteError, nearest
@@ -20,6 +21,7 @@ from swirl.schedule.plan_layouts import finished
 from swirl.schedule.plan_state import PlanState
 from swirl.schedule.rules.schedule import FOR_RECIPES
 from swirl.target.targets import Target
+from swirl.transforms import LAYOUT_COMMANDS
 from swirl.tune.candidates import Candidate, Subject, own_commands
 from swirl.tune.log import subject_key
 from swirl.tune.spaces import Around, Chosen, Decided, Point, Several, Space
@@ -35,10 +37,10 @@ class Tunable:
         subject: the phase, to be scheduled.
         known: the schedule that it has.
         space: of schedules.
-        default: that by the default schedule, where the known one is another.
+        default: that by the default schedule with the layouts that the phase has, where the known one is another.
         key: see :func:`swirl.tune.log.subject_key`.
         work: operations and bytes.
-        alike: names of the units that have the same phase: what is found is theirs, too.
+        alike: names of the units of these kinds that have the same phase: what is found is theirs, too.
     """
 
     unit: Unit
@@ -88,7 +90,7 @@ def tunables(
     """
     wanted = [PHASE_ALIASES.get(phase, phase) for phase in phases]
     graph = net.graph
-    found: dict[str, Tunable] = {}
+    found: dict[tuple[str, tuple[str, ...]], Tunable] = {}
     left: list[Left] = []
     with Memos() as memos, KeptSchedules(memos, target) as kept:
         plan = make_plan(graph, differentiate(graph, lower_layers(graph, net.batch_size)), kept)
@@ -101,11 +103,15 @@ def tunables(
                 for phase in item.result.stages:
                     if phase == INFERENCE or (wanted and phase not in wanted):
                         continue
+                    if named_by_net(graph, item.unit.members):
+                        reason = "net.use_recipe names its recipe, which counts more than those of folders"
+                        left.append(Left(f"{item.unit.name} {phase}", reason))
+                        continue
                     made = _tunable(item, phase, state, target, threads)
                     if isinstance(made, Left):
                         left.append(made)
                     else:
-                        found.setdefault(made.key, made).alike.append(item.unit.name)
+                        found.setdefault((made.key, made.kinds), made).alike.append(item.unit.name)
             before = item.state
     return list(found.values()), left
 
@@ -153,17 +159,17 @@ def _tunable(item: ScheduledUnit, phase: str, state: PlanState, target: Target, 
                 spaces.append(chosen)
         except LatteError:
             pass  # it builds on other recipes, which are found in a plan alone
-    default = None
+    default, layouts = None, [each for each in known.commands if each.name in LAYOUT_COMMANDS]
     try:
-        found = subject.by(FOR_RECIPES.functions[phase])
-        default = Point(found, origin="default") if found.key != known.key else None
+        found = subject.by(FOR_RECIPES.functions[phase], layouts)
+        if found.layouts == known.layouts:
+            default = Point(found, origin="default") if found.key != known.key else None
+            decided = Decided(subject, layouts)
+            spaces += [decided] if decided.usual else []
     except LatteError:
         pass  # then there is none
     if default is not None:
         spaces.append(Around(subject, default.candidate.commands))
-    decided = Decided(subject)
-    if decided.usual:
-        spaces.append(decided)
     space = spaces[0] if len(spaces) == 1 else Several(spaces)
     key = subject_key(subject, threads)
     return Tunable(unit, phase, subject, known, space, default, key, program_work(made))

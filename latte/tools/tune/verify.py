@@ -10,7 +10,7 @@ from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.planning.plan import make_plan
 from latte.tools.net_files import load_net
-from latte.tools.tune.files import entries_of, without_entries
+from latte.tools.tune.files import entries_of, text_of, without_entries, write_checked
 from latte.tools.tune.session import FINAL_RUNS
 from swirl.errors import CommandError, LatteError
 from swirl.schedule.command_log import EntryUse
@@ -52,15 +52,14 @@ def verify(folder: Path, file: Path | None, target: str | None, tell: Callable[[
     found = [(path, entry) for path, entry in entries_of(folder) if target in (None, entry.target)]
     if not found:
         raise CommandError(f"{folder} has no entries{f' for {target}' if target else ''}")
-    stale = {(use.location, use.name): use for use in _stale(file, folder, target)} if file is not None else {}
+    stale = {_place(use): use for use in _stale(file, folder, target)} if file is not None else {}
     lines = [line for line in read_log(folder) if isinstance(line, SubjectLine)]
     for path, entry in found:
-        use = stale.get((entry.location, entry.name))
+        use = stale.get(_place(entry))
         verdict = Verdict(False, f"stale: {use.told}") if use is not None else _verdict(entry, lines)
         tell(f"{path.name} {entry.name}, {entry.target}: {'' if verdict.keep else 'taken out: '}{verdict.told}")
         if not verdict.keep:
-            text = without_entries(path.read_text(encoding="utf-8"), [entry.name], path)
-            path.write_text(text, encoding="utf-8")
+            write_checked(path, without_entries(text_of(path), [entry.name], path))
 
 
 def _stale(file: Path, folder: Path, target: str | None) -> Iterator[EntryUse]:
@@ -68,8 +67,12 @@ def _stale(file: Path, folder: Path, target: str | None) -> Iterator[EntryUse]:
     net.graph.settings.recipes = folder
     with Memos() as memos, KeptSchedules(memos, resolve_target(target)) as kept:
         plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, net.batch_size)), kept)
-        for item in plan.scheduled:
-            yield from (use for use in item.result.entries if use.how == "stale")
+        yield from (use for _, use in plan.stale_entries())
+
+
+def _place(of: Entry | EntryUse) -> tuple[Path, str]:
+    """The file of an entry, and its name there."""
+    return Path(of.location.rpartition(":")[0]).absolute(), of.name
 
 
 def _verdict(entry: Entry, lines: list[SubjectLine]) -> Verdict:

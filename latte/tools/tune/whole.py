@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from latte.net import Net
 from latte.tools.net_files import load_net
@@ -60,6 +61,7 @@ class Options:
         out: folder of the recipes and the log.
         resume: whether what the log has need not be measured again.
         target, threads: as they were asked for.
+        choices: for recipes of the net, by name.
     """
 
     file: Path
@@ -72,6 +74,7 @@ class Options:
     resume: bool
     target: str | None
     threads: int | None
+    choices: Mapping[str, Any] = field(default_factory=dict)
 
 
 def planned(net: Net, options: Options, machine: Machine) -> tuple[list[Slice], list[Left]]:
@@ -99,11 +102,11 @@ def planned(net: Net, options: Options, machine: Machine) -> tuple[list[Slice], 
 
 
 def _sliced(weighed: Sequence[Slice], budget: float) -> Iterator[Slice]:
-    """Each with its part of the budget, the heaviest first, as long as there is some."""
+    """Each with its part of the budget, the heaviest first, as long as there is some; the first one in any case."""
     rest = sum(each.weight for each in weighed)
-    for each in weighed:
+    for number, each in enumerate(weighed):
         seconds = max(LEAST, budget * each.weight / rest) if rest else 0.0
-        if seconds > budget and budget < LEAST:
+        if number and budget < LEAST:
             return
         seconds = min(seconds, budget)
         yield Slice(each.tunable, seconds, each.share, each.weight)
@@ -112,7 +115,7 @@ def _sliced(weighed: Sequence[Slice], budget: float) -> Iterator[Slice]:
 
 def _profiled(options: Options, machine: Machine) -> Mapping[tuple[str, str], float]:
     """Unit and phase → seconds."""
-    net = load_net(options.file)
+    net = load_net(options.file, options.choices)
     net.compile(target=machine.target.name, threads=machine.threads)
     net.set_batch(*synthetic_batch(net))
     return {(row.ensemble, row.phase): row.seconds for row in net.profile(ROUNDS).rows}
@@ -178,11 +181,16 @@ def accepted(
             for path in sorted(options.out.glob("*.py")):
                 shutil.copy(path, folder)
             write_entries(folder, kept)
-            comparison = compare_nets(options.file, folder, base, machine.target.name, machine.threads, seconds)
-        if comparison.gains:
-            return kept, comparison
-        tell(
-            f"with {len(kept)} of the schedules found a {comparison.step} step is {comparison.ratio:.3f} times as fast"
-        )
+            try:
+                comparison = compare_nets(
+                    options.file, folder, base, machine.target.name, machine.threads, seconds, options.choices
+                )
+            except LatteError as error:
+                tell(f"with {len(kept)} of the schedules found: {error}")
+            else:
+                if comparison.gains:
+                    return kept, comparison
+                told = f"a {comparison.step} step is {comparison.ratio:.3f} times as fast"
+                tell(f"with {len(kept)} of the schedules found {told}")
         kept = kept[: len(kept) // 2]
     return [], comparison
