@@ -287,8 +287,8 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...], per
     indices, extents = [use.indices[d] for d in group], [shape[d] for d in group]
     most = Values(0, 1, prod(extents))
     moving = use.moving
-    if moving is None or any(affine(each) is None or variables(each) - use.domain.variables for each in indices):
-        return most, False  # a bound or an index that is data, in an array or in a local
+    if moving is None or any(affine(index) is None for index in indices):
+        return most, False  # a bound or an index that is data
     used = set().union(*map(variables, indices)) & set(moving)
     if any(map(use.divides, indices)):
         return Values(0, per_line, min(most.count, prod(moving[var].count for var in used))), False
