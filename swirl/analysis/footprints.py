@@ -100,7 +100,8 @@ class Footprint:
 def footprints(
     statements: Sequence[Statement], around: Domain, buffers: Mapping[str, Buffer], neighbours: Loop | None = None
 ) -> list[Footprint]:
-    """What statements touch of each buffer in one execution, at the most, of what is inside of ``around``.
+    """What statements touch of each buffer in one execution, at the most, of what is inside of ``around``. A local in a
+    subscript counts as one value, whatever it is.
 
     Args:
         statements: with ``around`` around them; in their nest a name has one meaning

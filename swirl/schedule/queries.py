@@ -177,7 +177,7 @@ class Questions:
 
     def touched(self, phase: str, loop_var: str, unit: str = "bytes", iterations: int | None = 1) -> dict[str, int]:
         """How many different elements of each array a loop touches, at the most: what two iterations touch, less what
-        one does, is what the next one brings into a cache.
+        one does, is what the next one brings into a cache. A local in a subscript counts as one value.
 
         Args:
             phase, loop_var: the loop; of several of one name the first.
