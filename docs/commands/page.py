@@ -58,6 +58,10 @@ QUERIES = (
         's.footprint("forward", "k")',
         "bytes that an iteration touches: compare with `target.l1_bytes`, `target.l2_bytes`",
     ),
+    (
+        's.touched("forward", "y", "lines", 2)',
+        "cache lines of each array, or bytes, elements, that two neighbouring iterations touch; or 1, or all",
+    ),
     ('s.subscripts("forward", "inputs")', "the subscripts with which a buffer is updated, or else read: for `reindex`"),
     ('s.blocked("forward")', "whether an array of the phase is blocked"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),

@@ -10,6 +10,7 @@ from latte.autodiff.prepare import Body, line_of, origin
 from latte.autodiff.uses import Use, sites, use_of, uses
 from swirl.analysis.accesses import parsed
 from swirl.analysis.dependences import touched_once
+from swirl.analysis.domains import Domain
 from swirl.analysis.statements import Statement
 from swirl.errors import DerivativeError
 from swirl.ir.nest import Loop, names_in
@@ -197,7 +198,7 @@ def _told_by_argmax(found: Reduction, group: list[Reduction], writes: list[State
         return all(loop.extent is not None and loop.step == 1 for loop in found.home)
     if any(isinstance(target_of(site.node), ast.Name) for site in writes):  # a local array has no masks
         return False
-    everywhere = replace(found.site, guards=())
+    everywhere = replace(found.site, domain=Domain(found.site.loops))
     alone = touched_once(everywhere, everywhere.access(found.target, "write"), found.home)
     others = [*writes, *(member.site for member in group if member.region != region)]
     return alone and all(_in_textual_order(found, site) for site in others)

@@ -20,14 +20,14 @@ from latte.planning.recipes import Recipes, chain_name, short_name
 from latte.planning.units import Unit
 from latte.runtime.executable import Executable
 from latte.runtime.kernels import CompiledPhase
+from swirl.analysis.loop_tree import loop_tree
 from swirl.analysis.work import Work, loop_works, program_work
 from swirl.codegen.emit import listing
 from swirl.cost.time import program_demand
 from swirl.errors import CommandError, nearest
-from swirl.ir.affine import loop_range, ranges_at
 from swirl.ir.item_numbers import whole_batch
-from swirl.ir.nest import Program, loop_of
-from swirl.ir.paths import enclosing, loops
+from swirl.ir.nest import Program
+from swirl.ir.paths import at
 from swirl.ir.phases import PHASE_ALIASES, PHASES
 from swirl.ir.printing import unparse
 from swirl.ir.separate import separate
@@ -364,16 +364,15 @@ def loop_facts(program: Program) -> list[LoopFact]:
     program = whole_batch(program)
     for nest in program.nests:
         works = loop_works(nest, program.buffers)
-        for (path, node), work in zip(loops(nest.body), works, strict=True):
-            loop = loop_of(node)
-            ranges = ranges_at(nest.body, path)
-            head = f"for {loop.var} in {unparse(node.iter)}"
-            trips, exact = loop.extent, True
+        for loop, work in zip(loop_tree(nest).loops.values(), works, strict=True):
+            node = at(nest.body, loop.path)
+            assert isinstance(node, ast.For)
+            trips, exact = loop.loop.extent, True
             if trips is None:
-                low, high = loop_range(loop, ranges).get(loop.var, (0, -1))
-                trips, exact = ((high - low) // abs(loop.step) + 1 if high >= low else None), False
-            depth = sum(isinstance(around, ast.For) for around in enclosing(nest.body, path))
-            facts.append(LoopFact(nest.label, depth, loop.var, loop.kind, head, trips, exact, work))
+                low, high = loop.iteration.ranges.get(loop.var, (0, -1))
+                trips, exact = ((high - low) // abs(loop.loop.step) + 1 if high >= low else None), False
+            head = f"for {loop.var} in {unparse(node.iter)}"
+            facts.append(LoopFact(nest.label, loop.level, loop.var, loop.loop.kind, head, trips, exact, work))
     return facts
 
 

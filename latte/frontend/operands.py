@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import islpy as isl
 
+from swirl.analysis.domains import Domain
 from swirl.analysis.sets import NotProved, least_point, set_of
 from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.buffers import Buffer
@@ -220,16 +221,16 @@ def _is_read_whole(statement: Statement, group: frozenset[str]) -> bool:
     loops = [loop for loop in statement.loops if loop.var in group]
     around = {name for loop in loops for bound in (loop.start, loop.stop) for name in names_in(bound)}
     ranges = [statement.ranges.get(loop.var, (-1, 0)) for loop in loops]
-    if not statement.exact or not around - {"min", "max"} <= group or any(least < 0 for least, _ in ranges):
+    if not statement.domain.exact or not around - {"min", "max"} <= group or any(least < 0 for least, _ in ranges):
         return False
     names = [loop.var + "_" for loop in loops]
     others = [var + "_" for var in statement.variables() if var not in group]
-    own = replace(statement, loops=tuple(loops), guards=()).domain("_")
+    own = Domain(tuple(loops)).for_isl("_")
 
     def unread(context: isl.Context) -> isl.Set:
         every = set_of(context, f"{{ [{', '.join(names)}] : {' and '.join(own)} }}")
         exists = f"exists {', '.join(others)} : "
-        read = f"{{ [{', '.join(names)}] : {exists}{' and '.join(statement.domain('_'))} }}"
+        read = f"{{ [{', '.join(names)}] : {exists}{' and '.join(statement.domain.for_isl('_'))} }}"
         return every.subtract(set_of(context, read))
 
     try:

@@ -1,1 +1,1 @@
-"""What is known about programs: sets of integers, dependences, footprints, items, facts about loops."""
+"""What is known about programs: the loop tree of a nest, footprints, dependences, sets of integers, items."""

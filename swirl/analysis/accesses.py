@@ -61,6 +61,11 @@ class Access:
         return tuple(affine(index) for index in self.indices)
 
 
+def moves(access: Access, var: str) -> bool:
+    """Whether an access moves with a loop; a local does with those around its declaration."""
+    return any(var in names for names in access.names)
+
+
 _AT = "_at_suffix"
 
 

@@ -43,7 +43,7 @@ def unwritten_read(known: list[Statement], name: str, depth: int = 0) -> str | N
 
 def _certain(statement: Statement, access: Access) -> bool:
     """Whether the statement's instances are known exactly, so that the write certainly happens."""
-    return statement.exact and None not in statement.subscripts(access)
+    return statement.domain.exact and None not in statement.subscripts(access)
 
 
 def _dominates(write: Statement, own: Access, read: Statement, access: Access) -> bool:
@@ -64,14 +64,14 @@ def _uncovered(
     subscripts = read.subscripts(access)
     if None in subscripts:
         raise NotProved
-    domain = [*read.domain("_b"), *read.evaluated(access, "_b")]
+    domain = [*read.domain.for_isl("_b"), *read.evaluated(access, "_b")]
     names = [var + "_b" for var in read.variables()]
     head = f"{{ [{', '.join(names)}] : "
 
     def uncovered(context: isl.Context) -> isl.Set:
         rest = set_of(context, f"{head}{' and '.join(domain or ['1 = 1'])} }}")
         for write, own in writes:
-            constraints = [*domain, *write.domain("_a"), *_meeting(write, own, read, access)]
+            constraints = [*domain, *write.domain.for_isl("_a"), *_meeting(write, own, read, access)]
             constraints += [f"{loop.var}_a = {loop.var}_b" for loop in read.loops[:depth]]
             bound = ", ".join(var + "_a" for var in write.variables())
             exists = f"exists {bound} : " if bound else ""
@@ -97,12 +97,12 @@ def touched_again(first: Statement, access: Access, later: Statement, own: Acces
         return False
     names = [var + "_a" for var in first.variables()]
     head = f"{{ [{', '.join(names)}] : "
-    constraints = [*first.domain("_a"), *later.domain("_b"), *_meeting(first, access, later, own)]
+    constraints = [*first.domain.for_isl("_a"), *later.domain.for_isl("_b"), *_meeting(first, access, later, own)]
     bound = ", ".join(var + "_b" for var in later.variables())
     exists = f"exists {bound} : " if bound else ""
 
     def left(context: isl.Context) -> isl.Set:
-        every = set_of(context, f"{head}{' and '.join(first.domain('_a') or ['1 = 1'])} }}")
+        every = set_of(context, f"{head}{' and '.join(first.domain.for_isl('_a') or ['1 = 1'])} }}")
         return every.subtract(set_of(context, f"{head}{exists}{' and '.join(constraints)} }}"))
 
     try:
@@ -117,7 +117,7 @@ def touches_all_once(statement: Statement, access: Access, shape: Sequence[int])
         return False
     names, axes = statement.variables(), [f"i{axis}" for axis in range(len(shape))]
     at = [f"{axis} = {index}" for axis, index in zip(axes, statement.subscripts(access), strict=True)]
-    constraints = [part.replace("@", "_") for part in (*statement.domain("@"), *at)]
+    constraints = [part.replace("@", "_") for part in (*statement.domain.for_isl("@"), *at)]
     exists = f"exists {', '.join(f'{name}_' for name in names)} : " if names else ""
     box = " and ".join(f"0 <= {axis} < {extent}" for axis, extent in zip(axes, shape, strict=True))
     try:

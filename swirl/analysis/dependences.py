@@ -102,7 +102,7 @@ def find(first: Statement, second: Statement, constraints: list[str], *, reducti
 
 def _pairs(first: Statement, second: Statement, a: Access, b: Access, constraints: Sequence[str]) -> str:
     """The pairs of instances that touch one element in two accesses and satisfy ``constraints``, for isl."""
-    parts = first.domain("_a") + second.domain("_b")
+    parts = first.domain.for_isl("_a") + second.domain.for_isl("_b")
     for text_a, text_b in zip(first.subscripts(a), second.subscripts(b), strict=False):
         if text_a is not None and text_b is not None:  # an indirect subscript may be any element
             parts.append(f"{text_a.replace('@', '_a')} = {text_b.replace('@', '_b')}")
@@ -140,7 +140,7 @@ def outside(statement: Statement, access: Access, shape: tuple[int, ...]) -> dic
 def instance(statement: Statement, constraints: Sequence[str]) -> dict[str, int] | None:
     """The least instance of a statement that satisfies ``constraints`` (with ``@`` after variables), or None."""
     names = statement.variables()
-    parts = [part.replace("@", "_") for part in (*statement.domain("@"), *constraints)]
+    parts = [part.replace("@", "_") for part in (*statement.domain.for_isl("@"), *constraints)]
     formula = "{ [" + ", ".join(f"{name}_" for name in names) + "] : " + " and ".join(parts or ["1 = 1"]) + " }"
     point = least(formula, len(names))
     return None if point is None else dict(zip(names, point, strict=True))
@@ -198,7 +198,7 @@ def _rest_is_small(first: Statement, second: Statement, one: Affine, two: Affine
     """Whether everything but ``var`` differs by less than one step of it (or by nothing that is a
     multiple)."""
     limits = _difference(first, second, one, two, equal, var)
-    grids = first.grids[var], second.grids[var]
+    grids = first.domain.grids[var], second.domain.grids[var]
     distance = abs(one.terms[var]) * (grids[0][1] if grids[0] == grids[1] else 1)
     return limits is not None and -distance < limits[0] and limits[1] < distance
 

@@ -1,4 +1,4 @@
-"""Counting integer points: how many iterations there are, and how many values an affine expression takes.
+"""Counting integer points: sets of integers, and the values that an affine expression takes.
 
 Domains of nests are boxes whose variables meet in few constraints (a tap clipped at a border: ``y`` and ``ky``). So
 they are cut into groups of variables that meet; a single variable is counted in closed form, a group is enumerated with
@@ -10,16 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from swirl.ir.affine import affine, loop_range
-from swirl.ir.names import INDEX_CALLS, on_loops
-from swirl.ir.nest import Loop, constant
+from swirl.ir.affine import affine
+from swirl.ir.names import INDEX_CALLS
 from swirl.ir.operations import COMPARISONS, OPERATORS
 from swirl.ir.printing import unparse
 from swirl.ir.trees import fold, names_in
@@ -77,6 +76,20 @@ class Values:
         count = max(0, min(self.count - skipped, -(-(extent - start) // self.step)))
         return Values(start, self.step, count)
 
+    def in_lines(self, size: int, aligned: bool) -> Values:
+        """The lines of so many numbers in which these are, a line beginning with 0; the greatest number of lines where
+        one may begin anywhere, as these are not ``aligned``. More of them where there are too many to list."""
+        if size == 1 or self.count == 0:
+            return self
+        if self.array is None and self.step <= size:
+            span = self.step * (self.count - 1)
+            first, last = self.start // size, (self.start + span) // size
+            return Values(first, 1, last - first + 1 if aligned else -(-span // size) + 1)
+        if self.array is None and (not aligned or self.step % size == 0 or self.count > LIMIT):
+            return Values(self.start // size, max(1, self.step // size), self.count)  # each in a line of its own
+        starts = [0] if aligned else range(size)
+        return max((Values.of((self.listed() + start) // size) for start in starts), key=lambda found: found.count)
+
     def same(self, other: Values) -> bool:
         if self.array is None and other.array is None:
             return (self.start, self.count) == (other.start, other.count) and (
@@ -100,101 +113,6 @@ class Values:
         if self.array is None and other.array is None and self.step == other.step == 1:
             return self.start < other.start + other.count and other.start < self.start + self.count
         return bool(np.intersect1d(self.listed(), other.listed()).size)
-
-
-Constraint = tuple[frozenset[str], ast.expr]
-"""A condition on loop variables, and these variables."""
-
-
-@dataclass(frozen=True)
-class Domain:
-    """The iterations of the loops around a statement.
-
-    Args:
-        loops: outer before inner.
-        conditions: around the statement; those on data are ignored.
-    """
-
-    loops: tuple[Loop, ...]
-    conditions: tuple[ast.expr, ...] = ()
-
-    @cached_property
-    def on_data(self) -> bool:
-        """Whether a condition depends on more than loop variables."""
-        names = {loop.var for loop in self.loops}
-        return any(not on_loops(condition, names) for condition in self.conditions)
-
-    @cached_property
-    def boxes(self) -> Mapping[str, Values] | None:
-        """Every value that each variable may take, whatever the others are; None where a bound is unknown."""
-        ranges: dict[str, tuple[int, int]] = {}
-        result = {}
-        for loop in self.loops:
-            found = loop_range(loop, ranges)
-            if loop.var not in found:
-                return None
-            low, high = ranges[loop.var] = found[loop.var]
-            start, step = constant(loop.start), abs(loop.step)
-            if loop.extent is not None:
-                first = start if loop.step > 0 else (start or 0) - step * (loop.extent - 1)
-                result[loop.var] = Values(first or 0, step, loop.extent)
-            elif start is not None and loop.step > 0:
-                result[loop.var] = Values(start, step, max(0, -(-(high + 1 - start) // step)))
-            else:
-                result[loop.var] = Values(low, 1, high - low + 1)
-        return result
-
-    def constraints(self, around: Domain | None = None) -> list[Constraint]:
-        """The conditions that make the domain smaller than a box, each with its variables; without those of a domain
-        around."""
-        outer_loops, outer_conditions = (0, 0) if around is None else (len(around.loops), len(around.conditions))
-        found = [c for condition in self._conditions[outer_conditions:] for c in condition]
-        return found + [c for bounds in self._bounds[outer_loops:] for c in bounds]
-
-    @cached_property
-    def _conditions(self) -> list[list[Constraint]]:
-        names = {loop.var for loop in self.loops}
-        return [[(frozenset(variables(c)), c)] if on_loops(c, names) else [] for c in self.conditions]
-
-    @cached_property
-    def _bounds(self) -> list[list[Constraint]]:
-        """For each loop, what its bounds and its step say beyond a box."""
-        result = []
-        for loop in self.loops:
-            found: list[ast.expr] = []
-            if loop.extent is None:
-                var = ast.Name(loop.var, ast.Load())
-                low, high = (loop.start, loop.stop) if loop.step > 0 else (loop.stop, loop.start)
-                first, last = (ast.LtE(), ast.Lt()) if loop.step > 0 else (ast.Lt(), ast.LtE())
-                found.append(ast.Compare(low, [first, last], [var, high]))
-                if abs(loop.step) != 1:
-                    gap = ast.BinOp(ast.BinOp(var, ast.Sub(), loop.start), ast.Mod(), ast.Constant(abs(loop.step)))
-                    found.append(ast.Compare(gap, [ast.Eq()], [ast.Constant(0)]))
-            result.append([(frozenset(variables(condition)), condition) for condition in found])
-        return result
-
-    @cached_property
-    def count(self) -> tuple[int, bool]:
-        """Number of iterations, and whether it is exact (else it is at most that)."""
-        boxes = self.boxes
-        if boxes is None:
-            return 0, False
-        constraints = self.constraints()
-        total, exact = 1, not self.on_data
-        for group in grouped(boxes, [names for names, _ in constraints]):
-            inside = [condition for names, condition in constraints if names & set(group)]
-            if not inside:
-                total *= prod(boxes[var].count for var in group)
-                continue
-            mask = satisfied({var: boxes[var] for var in group}, inside)
-            if mask is None:
-                total, exact = total * prod(boxes[var].count for var in group), False
-            else:
-                total *= int(np.count_nonzero(mask))
-        for names, condition in constraints:
-            if not names and not evaluate(condition, {}):  # decided: 3 < 2
-                return 0, exact
-        return total, exact
 
 
 def variables(node: ast.expr) -> set[str]:

@@ -1,199 +1,27 @@
-"""Facts about the loops of a nest: how accesses move along them, what they touch, and what sums are made of."""
+"""Facts about the loops of a nest (:mod:`swirl.analysis.loop_tree`): chains of them, and what sums are made of."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import gcd, prod
+from math import gcd
 
-from swirl.analysis.accesses import Access, parsed
-from swirl.analysis.footprints import footprint
-from swirl.analysis.sets import NotProved
+from swirl.analysis.accesses import Access, moves, parsed
+from swirl.analysis.loop_tree import NEAR as NEAR
+from swirl.analysis.loop_tree import LoopFacts as LoopFacts
+from swirl.analysis.loop_tree import Use as Use
+from swirl.analysis.loop_tree import executions as executions
+from swirl.analysis.loop_tree import facts as facts
+from swirl.analysis.loop_tree import loop_tree, stride
 from swirl.analysis.statements import Statement, statements_of
-from swirl.analysis.strides import memory_stride
 from swirl.analysis.trips import trips
-from swirl.ir.affine import affine, coefficients
+from swirl.ir.affine import affine
 from swirl.ir.buffers import Buffer
-from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in
+from swirl.ir.nest import Loop, Nest, constant, names_in
 from swirl.ir.operations import COSTLY
-from swirl.ir.paths import Path, loops
+from swirl.ir.paths import Path
 from swirl.ir.trees import nodes
-
-NEAR = 4
-"""Elements from one lane to the next that a few loads of vectors still have."""
-
-
-@dataclass(frozen=True)
-class Use:
-    """An access to a buffer, seen along a loop.
-
-    Args:
-        stride: elements in memory from one iteration to the next; None where that is not constant.
-        weight: how often it is executed, at the most, times the bytes of an element.
-        access, statement: which one.
-    """
-
-    stride: int | None
-    weight: int
-    access: Access
-    statement: Statement
-
-
-@dataclass(frozen=True)
-class LoopFacts:
-    """A loop of a nest.
-
-    Args:
-        nest: that it is in.
-        buffers: of the program.
-        path: of the loop.
-        loop: its head.
-        statements: of the nest.
-    """
-
-    nest: Nest
-    buffers: Mapping[str, Buffer]
-    path: Path
-    loop: Loop
-    statements: Sequence[Statement]
-
-    @property
-    def var(self) -> str:
-        return self.loop.var
-
-    @property
-    def depth(self) -> int:
-        return len(self.path)
-
-    @cached_property
-    def trips(self) -> int:
-        """Iterations; at the most, where the bounds move."""
-        return trips(self.loop, self.inside[0].ranges if self.inside else {})
-
-    @cached_property
-    def inside(self) -> list[Statement]:
-        """The statements in it."""
-        return [s for s in self.statements if s.path[: self.depth] == self.path]
-
-    @property
-    def work(self) -> int:
-        """Statements that run each time it is entered, at the most."""
-        return sum(executions(s) for s in self.inside) // max(1, self.entries)
-
-    @property
-    def entries(self) -> int:
-        """How often it is entered, at the most."""
-        if not self.inside:
-            return 0
-        first = self.inside[0]
-        return prod(trips(loop, first.ranges) for loop in first.loops[: first.variables().index(self.var)])
-
-    @cached_property
-    def uses(self) -> list[Use]:
-        """The accesses of its statements to buffers."""
-        return [use for statement in self.inside for use in uses(statement, self.var, self.buffers)]
-
-    @cached_property
-    def footprint(self) -> int:
-        """Bytes of the buffers' elements that an iteration touches, each counted once, in the smallest boxes.
-
-        Raises:
-            NotProved: the question took more work than is allowed.
-        """
-        return sum(self.touched(name) for name in dict.fromkeys(use.access.name for use in self.uses))
-
-    def touched(self, buffer: str) -> int:
-        """Those of one buffer; raises as :attr:`footprint`."""
-        accesses = [(use.statement, use.access) for use in self.uses if use.access.name == buffer]
-        around = [loop.var for loop in self.inside[0].loops] if self.inside else []
-        outer = around[: around.index(self.var) + 1] if around else []
-        spans = footprint(accesses, self.buffers[buffer], outer)
-        if spans is None:
-            return 0
-        return prod(span.extent for span in spans) * self.buffers[buffer].itemsize
-
-    def fits(self, buffer: str, size: int) -> bool:
-        """Whether an iteration touches at most ``size`` bytes of a buffer; False where that is not proved."""
-        try:
-            return self.touched(buffer) <= size
-        except NotProved:
-            return False
-
-    @property
-    def contiguous(self) -> int:
-        """The weight of accesses that move along the loop to the next element in memory."""
-        return sum(use.weight for use in self.uses if use.stride == 1)
-
-    @property
-    def non_contiguous(self) -> int:
-        """The weight of accesses whose neighbouring iterations are not neighbours in memory."""
-        return sum(use.weight for use in self.uses if use.stride not in (0, 1))
-
-    @property
-    def strided(self) -> int:
-        """That of accesses whose neighbouring iterations are a few elements apart: some loads of vectors have them."""
-        return sum(use.weight for use in self.uses if use.stride is not None and 1 < use.stride <= NEAR)
-
-    @property
-    def gathered(self) -> int:
-        """That of accesses whose neighbouring iterations are several elements apart: each lane is a load of its own."""
-        return sum(use.weight for use in self.uses if use.stride is None or not 0 <= use.stride <= NEAR)
-
-    @property
-    def weight(self) -> int:
-        """That of all accesses."""
-        return max(1, sum(use.weight for use in self.uses))
-
-    @cached_property
-    def repeats(self) -> bool:
-        """Whether a statement writes the same element in every iteration: it makes a sum, as a rule."""
-        return any(
-            access.kind != "read" and not any(self.var in names_in(index) for index in access.indices)
-            for statement in self.inside
-            for access in statement.accesses
-        )
-
-    @property
-    def sums(self) -> list[str]:
-        """The buffers that it adds to (or takes the maximum in) without moving along them."""
-        found = [access for statement in self.inside for access in statement.accesses if access.name in self.buffers]
-        kept = [a for a in found if not any(self.var in names_in(index) for index in a.own)]
-        return list(dict.fromkeys(access.name for access in kept if access.kind not in ("read", "write")))
-
-    def contains(self, other: LoopFacts) -> bool:
-        """Whether the other loop is inside of this one."""
-        return other.depth > self.depth and other.path[: self.depth] == self.path
-
-
-def facts(nest: Nest, buffers: Mapping[str, Buffer]) -> list[LoopFacts]:
-    """The loops of a nest, outer before inner."""
-    known = statements_of(nest)
-    return [LoopFacts(nest, buffers, path, loop_of(node), known) for path, node in loops(nest.body)]
-
-
-def uses(statement: Statement, var: str, buffers: Mapping[str, Buffer]) -> Iterator[Use]:
-    """The accesses of a statement to buffers, along a loop around it."""
-    count = executions(statement)
-    for access in statement.accesses:
-        buffer = buffers.get(access.name)
-        if buffer is not None:
-            yield Use(stride(access, var, statement, buffers), count * buffer.itemsize, access, statement)
-
-
-def stride(access: Access, var: str, statement: Statement, buffers: Mapping[str, Buffer]) -> int | None:
-    """Elements in memory between neighbouring iterations of a loop; None where that is not constant, or in different
-    rows of a local array."""
-    if access.name in buffers:
-        return memory_stride(buffers[access.name], list(access.own), var, dict(statement.ranges))
-    *rest, last = access.own or (ast.Constant(0),)
-    return None if any(var in names_in(index) for index in rest) else coefficients(last, var)
-
-
-def executions(statement: Statement) -> int:
-    """How often a statement runs, at the most."""
-    return prod(trips(loop, statement.ranges) for loop in statement.loops)
 
 
 def wants_lanes(statement: Statement) -> bool:
@@ -202,27 +30,16 @@ def wants_lanes(statement: Statement) -> bool:
     return any(isinstance(called, ast.Name) and called.id in COSTLY for called in calls)
 
 
-# --- chains of loops ----------------------------------------------------------------------------------------
 def perfect_chain(nest: Nest, path: Path = (("body", 0),)) -> list[Loop]:
     """The loops that are directly nested in each other, from the one at ``path`` on."""
-    by_path = dict(loops(nest.body))
-    chain = []
-    while path in by_path:
-        chain.append(loop_of(by_path[path]))
-        if len(by_path[path].body) != 1:
-            break
-        path = (*path, ("body", 0))
-    return chain
+    return loop_tree(nest).chain(path)
 
 
 def perfect_chains(nest: Nest) -> list[list[Loop]]:
     """Every chain of directly nested loops, as long as possible."""
-    by_path = dict(loops(nest.body))
-    starts = [path for path in by_path if path[:-1] not in by_path or len(by_path[path[:-1]].body) != 1]
-    return [perfect_chain(nest, path) for path in starts]
+    return loop_tree(nest).chains()
 
 
-# --- statements ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Contraction:
     """A sum of terms whose operands each stay the same along one of the loops over the results.
@@ -245,11 +62,6 @@ class Contraction:
     def read_again(self) -> list[str]:
         """The loops over the results along which an operand stays the same: each iteration reads it again."""
         return [var for var in self.results if not all(moves(access, var) for access in self.operands)]
-
-
-def moves(access: Access, var: str) -> bool:
-    """Whether an access moves with a loop."""
-    return any(var in names for names in access.names)
 
 
 def contractions(nest: Nest, buffers: Mapping[str, Buffer], *, single: bool = False) -> list[Contraction]:

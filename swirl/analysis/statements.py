@@ -7,31 +7,43 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from swirl.analysis.accesses import Access, LocalLoops, access, accesses_of, condition_template, parsed, template
-from swirl.errors import ValidationError
-from swirl.ir.affine import loop_range
+from swirl.analysis.accesses import Access, LocalLoops, access, accesses_of, parsed
+from swirl.analysis.domains import Domain
 from swirl.ir.names import stored_in
-from swirl.ir.nest import Loop, Nest, constant, loop_of, names_in, references
+from swirl.ir.nest import Loop, Nest, loop_of, references
 from swirl.ir.paths import Path
 from swirl.ir.printing import unparse
-from swirl.ir.trees import ASSIGNMENTS, declared_in, name_of, statements_in, target_of
+from swirl.ir.trees import ASSIGNMENTS, condition_of, declared_in, name_of, statements_in, target_of
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A leaf statement, or the evaluation of a condition, with what surrounds it."""
+    """A leaf statement, or the evaluation of a condition, in its context.
+
+    Args:
+        path: of the statement.
+        node: the statement; of a condition, the ``if``.
+        domain: the loops and conditions around.
+        loop_depths: for each of the loops, the length of the path to its body, less one.
+        accesses: what it refers to.
+        scope: the locals that are visible.
+    """
 
     path: Path
     node: ast.stmt
-    loops: tuple[Loop, ...]
+    domain: Domain
     loop_depths: tuple[int, ...]
-    guards: tuple[str, ...]
     accesses: tuple[Access, ...]
     scope: LocalLoops = field(compare=False)
 
     def access(self, target: ast.expr, kind: str) -> Access:
         """A reference at the statement's place."""
         return access(target, kind, self.scope)
+
+    @property
+    def computed(self) -> ast.AST:
+        """What is computed: the statement, or the condition."""
+        return self.node.test if isinstance(self.node, ast.If) else self.node
 
     @property
     def text(self) -> str:
@@ -42,12 +54,31 @@ class Statement:
         """The number that :func:`tag` gave to the statement."""
         return getattr(self.node, "identity", None)
 
-    @cached_property
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """Those around, outermost first."""
+        return self.domain.loops
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The conditions around."""
+        return self.domain.guard_texts
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Least and greatest value of each loop variable, where known."""
+        return self.domain.ranges
+
+    @property
     def variable_set(self) -> frozenset[str]:
-        return frozenset(loop.var for loop in self.loops)
+        return self.domain.variables
 
     def variables(self) -> list[str]:
         return [loop.var for loop in self.loops]
+
+    def loop_paths(self) -> list[tuple[Path, Loop]]:
+        """The loops around with their paths, outermost first."""
+        return [(self.path[: depth + 1], loop) for depth, loop in zip(self.loop_depths, self.loops, strict=True)]
 
     @cached_property
     def touched(self) -> frozenset[str]:
@@ -63,76 +94,20 @@ class Statement:
         """The templates of an access of the statement; None where a subscript is not affine in the loops around, as one
         that a local holds."""
         pairs = zip(access.templates, access.names, strict=True)
-        return [text if names <= self._known else None for text, names in pairs]
-
-    def domain(self, suffix: str) -> list[str]:
-        """Constraints on the instances, every variable renamed with ``suffix``."""
-        return [constraint.replace("@", suffix) for constraint in self._domain]
-
-    @cached_property
-    def _domain(self) -> list[str]:
-        constraints = []
-        for loop in self.loops:
-            start, stop = template(loop.start), template(loop.stop)
-            if start is None or stop is None:
-                raise ValidationError(f"the bounds of loop {loop.var} are not quasi-affine")
-            var = loop.var + "@"
-            constraints.append(f"{start} <= {var} < {stop}" if loop.step > 0 else f"{stop} < {var} <= {start}")
-            if abs(loop.step) != 1:
-                constraints.append(f"({var} - ({start})) mod {abs(loop.step)} = 0")
-        return constraints + [renamed for renamed in self._conditions if renamed is not None]
-
-    @cached_property
-    def _conditions(self) -> list[str | None]:
-        return [self.condition(parsed(guard)) for guard in self.guards]
-
-    def subscript(self, node: ast.expr) -> str | None:
-        """A subscript at the statement's place, for isl; None where it is not affine in the loops around."""
-        return template(node) if names_in(node) <= self._known else None
-
-    def condition(self, node: ast.expr) -> str | None:
-        """A condition at the statement's place, for isl; None where it depends on data, in an array or in a local."""
-        return condition_template(node) if names_in(node) <= self._known else None
+        return [text if names <= self.domain.known else None for text, names in pairs]
 
     def evaluated(self, access: Access, suffix: str) -> list[str]:
-        """Constraints on the instances in which the value of a read is needed, beyond those of :meth:`domain`."""
-        found = (self.condition(parsed(condition)) for condition in access.when)
+        """Constraints on the instances in which the value of a read is needed, beyond those of :attr:`domain`."""
+        found = (self.domain.condition(parsed(condition)) for condition in access.when)
         return [condition.replace("@", suffix) for condition in found if condition is not None]
 
     def conditions_of(self, access: Access) -> list[str]:
         """Constraints, with ``@`` after variables, on the instances in which an access is made as the statement is
         written: with what conditions on loop variables say that are joined with others on data. A command may take
-        such a condition apart, so that :meth:`domain` does not have it."""
-        parts = [part for text in (*self.guards, *access.when) for part in necessary(parsed(text))]
-        return [known for part in parts if (known := self.condition(part)) is not None]
-
-    @property
-    def exact(self) -> bool:
-        """Whether :meth:`domain` is all the instances that run, and no others."""
-        return None not in self._conditions
-
-    @cached_property
-    def _known(self) -> set[str]:
-        """The names that isl accepts in a subscript or a guard."""
-        return {*self.variables(), "min", "max"}
-
-    @cached_property
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """Least and greatest value of each loop variable, where known."""
-        result: dict[str, tuple[int, int]] = {}
-        for loop in self.loops:
-            result |= loop_range(loop, result)
-        return result
-
-    @cached_property
-    def grids(self) -> dict[str, tuple[int, int]]:
-        """Where each loop variable starts, modulo its step, and the step; a step of 1 where the start is not
-        constant."""
-        result = {}
-        for loop in self.loops:
-            start = constant(loop.start)
-            result[loop.var] = (0, 1) if start is None else (start % abs(loop.step), abs(loop.step))
-        return result
+        such a condition apart, so that :attr:`domain` does not have it."""
+        conditions = (*map(condition_of, self.domain.guards), *map(parsed, access.when))
+        parts = [part for condition in conditions for part in necessary(condition)]
+        return [known for part in parts if (known := self.domain.condition(part)) is not None]
 
     def time(self, suffix: str, length: int) -> list[str]:
         """When an instance runs: positions and loop variables alternate, and zeros fill up to ``length``; a vector
@@ -185,32 +160,29 @@ def tag(body: list[ast.stmt]) -> None:
 def statements(body: list[ast.stmt], prefix: Path = ()) -> list[Statement]:
     """The leaf statements and conditions of a nest's body, in textual order; ``prefix`` comes before their paths."""
     found: list[Statement] = []
-    _collect(found, body, "body", prefix, (), (), (), {})
+    _collect(found, body, "body", prefix, Domain(), (), {})
     return found
 
 
 def statements_at(body: list[ast.stmt], path: Path, instead: list[ast.stmt]) -> list[Statement]:
     """The leaf statements and conditions in ``instead``, which takes the place of the statement at ``path`` of a nest's
     body."""
-    heads: tuple[Loop, ...] = ()
-    depths: tuple[int, ...] = ()
-    guards: tuple[str, ...] = ()
+    domain, depths = Domain(), tuple[int, ...]()
     scope: LocalLoops = {}
     for depth, (_, index) in enumerate(path):
         for before in body[:index]:
-            scope = _with_declared(scope, before, heads)
+            scope = _with_declared(scope, before, domain)
         if depth == len(path) - 1:
             break
         node, field = body[index], path[depth + 1][0]
         if isinstance(node, ast.For):
-            heads, depths = (*heads, loop_of(node)), (*depths, depth)
+            domain, depths = Domain((*domain.loops, loop_of(node)), domain.guards), (*depths, depth)
         else:
             assert isinstance(node, ast.If)
-            test = unparse(node.test)
-            guards = (*guards, test if field == "body" else f"not ({test})")
+            domain = Domain(domain.loops, (*domain.guards, (node.test, field == "body")))
         body = getattr(node, field)
     found: list[Statement] = []
-    _collect(found, instead, path[-1][0], path[:-1], heads, depths, guards, scope, path[-1][1])
+    _collect(found, instead, path[-1][0], path[:-1], domain, depths, scope, path[-1][1])
     return found
 
 
@@ -252,29 +224,27 @@ def _collect(
     body: list[ast.stmt],
     field: str,
     prefix: Path,
-    heads: tuple[Loop, ...],
+    domain: Domain,
     depths: tuple[int, ...],
-    guards: tuple[str, ...],
     scope: LocalLoops,
     first: int = 0,
 ) -> None:
     for index, node in enumerate(body, first):
         path = (*prefix, (field, index))
         if isinstance(node, ast.For):
-            loop = loop_of(node)
-            _collect(found, node.body, "body", path, (*heads, loop), (*depths, len(path) - 1), guards, scope)
-        elif isinstance(node, ast.If):
-            test = unparse(node.test)
-            found.append(Statement(path, node, heads, depths, guards, tuple(accesses_of(node, scope)), scope))
-            _collect(found, node.body, "body", path, heads, depths, (*guards, test), scope)
-            _collect(found, node.orelse, "orelse", path, heads, depths, (*guards, f"not ({test})"), scope)
-        else:
-            scope = _with_declared(scope, node, heads)
-            found.append(Statement(path, node, heads, depths, guards, tuple(accesses_of(node, scope)), scope))
+            inside = Domain((*domain.loops, loop_of(node)), domain.guards)
+            _collect(found, node.body, "body", path, inside, (*depths, len(path) - 1), scope)
+            continue
+        scope = _with_declared(scope, node, domain)
+        found.append(Statement(path, node, domain, depths, tuple(accesses_of(node, scope)), scope))
+        if isinstance(node, ast.If):
+            for branch, part, holds in (("body", node.body, True), ("orelse", node.orelse, False)):
+                inside = Domain(domain.loops, (*domain.guards, (node.test, holds)))
+                _collect(found, part, branch, path, inside, depths, scope)
 
 
-def _with_declared(scope: LocalLoops, node: ast.stmt, heads: tuple[Loop, ...]) -> LocalLoops:
+def _with_declared(scope: LocalLoops, node: ast.stmt, domain: Domain) -> LocalLoops:
     """The locals known after a statement in these loops."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        return {**scope, node.target.id: tuple(loop.var for loop in heads)}
+        return {**scope, node.target.id: tuple(loop.var for loop in domain.loops)}
     return scope

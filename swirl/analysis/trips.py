@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
-from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range, ranges_at
+from swirl.analysis.accesses import moves
+from swirl.analysis.statements import statements_of
+from swirl.ir.affine import Affine, Ranges, affine, bounds, loop_range
 from swirl.ir.names import scope_at
-from swirl.ir.nest import Loop, Program, expr, kind_of, loop_of, names_in, variable_of
+from swirl.ir.nest import Loop, Program, expr, kind_of, loop_of
 from swirl.ir.operations import COSTLY
-from swirl.ir.paths import Path, at, walk
 from swirl.ir.printing import unparse
-from swirl.ir.trees import fold, name_of
+from swirl.ir.trees import fold
 from swirl.ir.types import is_float
 
 UNKNOWN_TRIPS = 8
@@ -64,24 +66,14 @@ def most_terms(program: Program) -> int:
     """The terms of the longest sum of floating-point numbers, at the most; 1 without sums."""
     most = 1
     for nest in program.nests:
-        for path, node in walk(nest.body):
-            if not isinstance(node, ast.AugAssign) or not isinstance(node.op, (ast.Add, ast.Sub)):
+        for statement in statements_of(nest):
+            if not isinstance(statement.node, ast.AugAssign) or not isinstance(statement.node.op, (ast.Add, ast.Sub)):
                 continue
-            home = scope_at(nest.body, path, program.buffers)[name_of(node.target)]
-            if is_float(home.dtype):
-                outermost = len(home.declared) if home.declared is not None else 1
-                most = max(most, _terms(nest.body, path, outermost, names_in(node.target)))
+            sums = statement.accesses[0]
+            if is_float(scope_at(nest.body, statement.path, program.buffers)[sums.name].dtype):
+                over = [loop for loop in statement.loops if not moves(sums, loop.var)]
+                most = max(most, prod(trips(loop, statement.ranges) for loop in over))
     return most
-
-
-def _terms(body: list[ast.stmt], path: Path, outermost: int, moving: set[str]) -> int:
-    """Iterations of the loops around a statement from a depth on, but for those over these variables."""
-    terms = 1
-    for depth in range(outermost, len(path)):
-        around = at(body, path[:depth])
-        if isinstance(around, ast.For) and variable_of(around) not in moving:
-            terms *= trips(loop_of(around), ranges_at(body, path[: depth + 1]))
-    return terms
 
 
 def shared_work(program: Program, lanes: int) -> int | None:

@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from swirl.analysis.enumeration import Domain
-from swirl.analysis.loop_facts import NEAR
+from swirl.analysis.loop_tree import NEAR, sum_loop
+from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.strides import memory_stride
-from swirl.analysis.work import Leaf, leaves_of, operations_of
-from swirl.ir.affine import ranges_at
+from swirl.analysis.work import operations_of
 from swirl.ir.buffers import Buffer
 from swirl.ir.names import Scope, stored_in, whole_scope
-from swirl.ir.nest import Loop, Nest, loop_of, names_in, subscripts
+from swirl.ir.nest import Loop, Nest, names_in, subscripts
 from swirl.ir.operations import CALLS, OPERATORS
 from swirl.ir.paths import Path, at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in, fold, name_of, nodes
+from swirl.ir.trees import fold, nodes
 from swirl.ir.types import dtype_of, has_doubles, is_float
 from swirl.target.targets import Target
 
@@ -84,15 +83,15 @@ def count_instructions(nest: Nest, buffers: Mapping[str, Buffer], lanes: int, re
     computed_lanes, stored_lanes = (0, 0), (0, 0)
     loads: dict[_LoadKey, int] = {}
     gathers: dict[_LoadKey, int] = {}
-    for leaf in leaves_of(nest):
-        statement = _StatementInLoops(nest, buffers, leaf, lanes)
-        multiply_adds += _issue_slots(leaf.node, scope) * statement.executions
-        computed_lanes = statement.add_lanes(computed_lanes, operations_of(leaf.node, scope))
+    for each in statements_of(nest):
+        statement = _Issued(nest, buffers, each, lanes)
+        multiply_adds += _issue_slots(each.computed, scope) * statement.executions
+        computed_lanes = statement.add_lanes(computed_lanes, operations_of(each.computed, scope))
         running |= statement.running_iterations()
         if (found := statement.sum_of_loop()) is not None:
             path, own = found
             sums[path] = sums[path].beside(own) if path in sums else own
-        for reference, kind in _memory_accesses(leaf.node, buffers):
+        for reference, kind in _memory_accesses(each.computed, buffers):
             if kind != "load":
                 stores += statement.iterations * statement.vector_accesses(reference)
                 gathered += statement.iterations * statement.single_lanes(reference)
@@ -192,30 +191,33 @@ _LoadKey = tuple[Path, str]
 
 
 @dataclass(frozen=True)
-class _StatementInLoops:
-    """A statement in its loops."""
+class _Issued:
+    """A statement in its loops, as it is issued in vectors of so many lanes."""
 
     nest: Nest
     buffers: Mapping[str, Buffer]
-    leaf: Leaf
+    statement: Statement
     lanes: int
 
     @cached_property
-    def scalar_loops(self) -> list[tuple[int, Loop]]:
-        """The loops without those over lanes, each with the length of its path; outermost first."""
-        found = [(depth, at(self.nest.body, self.leaf.path[:depth])) for depth in range(1, len(self.leaf.path))]
-        every = [(depth, loop_of(node)) for depth, node in found if isinstance(node, ast.For)]
-        return [(depth, loop) for depth, loop in every if loop.kind != "vector"]
+    def scalar_loops(self) -> list[tuple[Path, Loop]]:
+        """The loops without those over lanes, with their paths; outermost first."""
+        return [(path, loop) for path, loop in self.statement.loop_paths() if loop.kind != "vector"]
+
+    @property
+    def running(self) -> list[tuple[Path, Loop]]:
+        """Those that run."""
+        return [(path, loop) for path, loop in self.scalar_loops if loop.kind != "unrolled"]
 
     @cached_property
     def lane_loops(self) -> list[Loop]:
         """The loops over lanes."""
-        return [loop for loop in self.leaf.domain.loops if loop.kind == "vector"]
+        return [loop for loop in self.statement.loops if loop.kind == "vector"]
 
     @cached_property
     def iterations(self) -> int:
         """Of all loops but those over lanes."""
-        return self._trip_count([loop for _, loop in self.scalar_loops])
+        return self.statement.domain.count_of([loop for _, loop in self.scalar_loops])
 
     @cached_property
     def executions(self) -> int:
@@ -225,7 +227,7 @@ class _StatementInLoops:
     def add_lanes(self, found: Lanes, results: int) -> Lanes:
         """Lanes, and those of so many results of the statement."""
         wanted, every = found
-        return wanted + results * self.leaf.domain.count[0], every + results * self.executions * self.lanes
+        return wanted + results * self.statement.domain.count[0], every + results * self.executions * self.lanes
 
     def vector_accesses(self, reference: ast.Subscript) -> int:
         """Instructions for an element in all lanes: one where it is the same in all, or where they are neighbours; a
@@ -243,35 +245,31 @@ class _StatementInLoops:
 
     def running_iterations(self) -> dict[Path, int]:
         """The loops around that run, by their paths, and how often each of them does."""
-        running = [(depth, loop) for depth, loop in self.scalar_loops if loop.kind != "unrolled"]
-        found = {}
-        for place, (depth, _) in enumerate(running):
-            found[self.leaf.path[:depth]] = self._trip_count([loop for _, loop in running[: place + 1]])
-        return found
+        loops = [loop for _, loop in self.running]
+        count_of = self.statement.domain.count_of
+        return {path: count_of(loops[: place + 1]) for place, (path, _) in enumerate(self.running)}
 
     def sum_of_loop(self) -> tuple[Path, _SumsOfLoop] | None:
         """The innermost loop that runs around an addition to what it does not move with, and this sum."""
-        running = [(depth, loop) for depth, loop in self.scalar_loops if loop.kind != "unrolled"]
-        if not running or not isinstance(self.leaf.node, ast.AugAssign):
+        found = sum_loop(self.statement)
+        if found is None:
             return None
-        depth, innermost = running[-1]
-        target = self.leaf.node.target
-        names, path, name = names_in(target), self.leaf.path[:depth], name_of(target)
-        if innermost.var in names or name in declared_in(at(self.nest.body, path)):
-            return None
-        copies = [loop for length, loop in self.scalar_loops if length > depth]  # all of them are unrolled
+        path, _, inside = found
+        target = self.statement.accesses[0]
+        names = {name for index in target.own for name in names_in(index)}
+        copies = [loop for loop in inside if loop.kind == "unrolled"]
         chain = prod(loop.extent or 1 for loop in copies if loop.var not in names)
         held = prod(loop.extent or 1 for loop in copies if loop.var in names)
         vectors = prod(-(-(loop.extent or self.lanes) // self.lanes) for loop in self.lane_loops if loop.var in names)
-        iterations = self._trip_count([loop for _, loop in running])
-        if name in self.buffers:
+        iterations = self.statement.domain.count_of([loop for _, loop in self.running])
+        if target.name in self.buffers:
             return path, _SumsOfLoop(iterations, chain * STORED_AND_LOADED, 0)
         return path, _SumsOfLoop(iterations, chain, held * vectors)
 
     def _accesses_along(self, reference: ast.Subscript, loop: Loop) -> int:
         assert isinstance(reference.value, ast.Name)
-        ranges = ranges_at(self.nest.body, self.leaf.path)
-        stride = memory_stride(self.buffers[reference.value.id], subscripts(reference), loop.var, ranges)
+        buffer, ranges = self.buffers[reference.value.id], self.statement.ranges
+        stride = memory_stride(buffer, subscripts(reference), loop.var, ranges)
         extent = loop.extent or self.lanes
         return extent if stride is None or abs(stride) > NEAR else max(1, abs(stride)) * -(-extent // self.lanes)
 
@@ -280,18 +278,13 @@ class _StatementInLoops:
         that it does not move with, unless its buffer is stored there."""
         assert isinstance(reference.value, ast.Name)
         used, buffer = _subscript_names(reference), reference.value.id
-        kept = [(depth, loop) for depth, loop in self.scalar_loops if loop.kind != "unrolled" or loop.var in used]
+        kept = [(path, loop) for path, loop in self.scalar_loops if loop.kind != "unrolled" or loop.var in used]
         while kept and kept[-1][1].kind == "range" and kept[-1][1].var not in used:
-            if buffer in stored_in([at(self.nest.body, self.leaf.path[: kept[-1][0]])]):
+            if buffer in stored_in([at(self.nest.body, kept[-1][0])]):
                 break
             kept.pop()
-        depth = max((depth for depth, loop in kept if loop.kind != "unrolled"), default=0)
-        return (self.leaf.path[:depth], unparse(reference)), self._trip_count([loop for _, loop in kept])
-
-    def _trip_count(self, loops: Sequence[Loop]) -> int:
-        """Iterations of some of the loops; of all of them, where the bounds of these depend on the others."""
-        some = Domain(tuple(loops), self.leaf.domain.conditions)
-        return (some if some.boxes is not None else self.leaf.domain).count[0]
+        block = next((path for path, loop in reversed(kept) if loop.kind != "unrolled"), ())
+        return (block, unparse(reference)), self.statement.domain.count_of([loop for _, loop in kept])
 
 
 def _subscript_names(reference: ast.Subscript) -> set[str]:

@@ -10,20 +10,17 @@ out is what a measurement beside it shows.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot
+from itertools import takewhile
+from math import hypot, prod
 
-from swirl.analysis.trips import trips
-from swirl.analysis.work import program_work
+from swirl.analysis.loop_tree import loop_tree
+from swirl.analysis.work import nests_footprints
 from swirl.cost.instruction_counts import count_instructions, used_share, vector_lanes
-from swirl.cost.traffic import bytes_into_cache, loop_footprints, streamed_buffers, traffic_bytes
-from swirl.ir.affine import Ranges, loop_range
+from swirl.cost.traffic import bytes_into_cache, streamed_buffers, traffic_bytes
 from swirl.ir.item_numbers import whole_batch
 from swirl.ir.names import with_distinct_names
-from swirl.ir.nest import Nest, Program, loop_of
-from swirl.ir.paths import loops
+from swirl.ir.nest import Nest, Program
 from swirl.target.targets import Target
 
 GATHERED = 3
@@ -151,21 +148,19 @@ def program_demand(program: Program, target: Target) -> Demand:
     """What a finished program asks for, for a whole batch: of one that :func:`swirl.ir.separate.separate` has taken
     apart, a loop nest."""
     program = whole_batch(program)
-    nests = [with_distinct_names(nest) for nest in program.nests]
+    nests, buffers = [with_distinct_names(nest) for nest in program.nests], program.buffers
     counts = [
-        count_instructions(nest, program.buffers, vector_lanes(nest, program.buffers, target), target.registers)
-        for nest in nests
+        count_instructions(nest, buffers, vector_lanes(nest, buffers, target), target.registers) for nest in nests
     ]
-    work = program_work(program)
     bypassing = {name for nest in nests for name in streamed_buffers(nest)}
-    footprints = [loop_footprints(nest, program.buffers) for nest in nests]
-    compulsory = traffic_bytes(work.touched, bypassing)
+    touched = nests_footprints(nests, buffers)
+    compulsory = traffic_bytes(touched, bypassing)
 
     def cache_traffic(size: int) -> int:
         return (
             compulsory
-            if work.bytes <= size
-            else max(compulsory, sum(bytes_into_cache(each, bypassing, size) for each in footprints))
+            if sum(each.bytes for each in touched) <= size
+            else max(compulsory, sum(bytes_into_cache(nest, buffers, bypassing, size) for nest in nests))
         )
 
     return Demand(
@@ -178,39 +173,21 @@ def program_demand(program: Program, target: Target) -> Demand:
         level1=cache_traffic(target.l1_bytes),
         level2=cache_traffic(target.l2_bytes),
         memory=compulsory,
-        shares=_shared_iterations(nests),
+        shares=min(map(_shared_iterations, nests), default=1),
         gathered=sum(each.gathered for each in counts),
         waits=sum(each.waits for each in counts),
         spills=sum(each.spills for each in counts),
         iterations=sum(each.iterations for each in counts),
-        regions=sum(_regions(nest.body, {}) for nest in nests),
+        regions=sum(loop.entries for nest in nests for loop in loop_tree(nest).regions()),
     )
 
 
-def _regions(body: Sequence[ast.stmt], ranges: Ranges) -> int:
-    """How often the outermost parallel loops in a block begin, at the most."""
-    found = 0
-    for statement in body:
-        if isinstance(statement, ast.If):
-            found += _regions(statement.body, ranges) + _regions(statement.orelse, ranges)
-        elif isinstance(statement, ast.For):
-            loop = loop_of(statement)
-            within = {**ranges, **loop_range(loop, ranges)}
-            found += 1 if loop.kind == "parallel" else trips(loop, within) * _regions(statement.body, within)
-    return found
-
-
-def _shared_iterations(nests: Sequence[Nest]) -> int:
-    """Iterations that the threads share in the nest that has fewest."""
-    return min((_parallel_iterations(nest.body) for nest in nests), default=1)
-
-
-def _parallel_iterations(body: Sequence[ast.stmt]) -> int:
-    """Those of the parallel loops that are directly in each other; 1 without such loops, 0 where the number is not
-    constant."""
-    found = next((node for _, node in loops(list(body)) if loop_of(node).kind == "parallel"), None)
-    if found is None:
+def _shared_iterations(nest: Nest) -> int:
+    """Those that the threads share in a nest, of the parallel loops that are directly in each other; 1 without such
+    loops, 0 where the number is not constant."""
+    tree = loop_tree(nest)
+    regions = tree.regions()
+    if not regions:
         return 1
-    extent = loop_of(found).extent or 0
-    directly = len(found.body) == 1 and isinstance(found.body[0], ast.For) and loop_of(found.body[0]).kind == "parallel"
-    return extent * _parallel_iterations(found.body) if directly else extent
+    directly = takewhile(lambda loop: loop.kind == "parallel", tree.chain(regions[0].path))
+    return prod(loop.extent or 0 for loop in directly)

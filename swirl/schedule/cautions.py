@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from swirl.analysis.accesses import moves
+from swirl.analysis.loop_tree import loop_tree, sum_loop
 from swirl.analysis.statements import Statement, statements_of
-from swirl.analysis.trips import BARRIER, instructions, trips
-from swirl.ir.affine import affine, bounds, ranges_at
+from swirl.analysis.trips import BARRIER, instructions
+from swirl.ir.affine import affine, bounds
 from swirl.ir.buffers import Buffer
 from swirl.ir.hints import Prefetch, prefetch_of
-from swirl.ir.nest import Loop, Nest, Program, loop_of, names_in, variable_of
-from swirl.ir.paths import Path, at, enclosing, loops, walk
+from swirl.ir.nest import Nest, Program
+from swirl.ir.paths import Path, at
 from swirl.ir.phases import INFERENCE
-from swirl.ir.printing import unparse
-from swirl.ir.trees import declared_in, name_of
 from swirl.schedule.command_log import Outcome, Recorded, Traced
 from swirl.target.targets import Target
 from swirl.transforms import COMMANDS, LAYOUT_COMMANDS
@@ -130,8 +130,8 @@ def _one_iteration(change: Change) -> Iterator[str]:
 def _extents(program: Program) -> dict[str, set[int | None]]:
     found: dict[str, set[int | None]] = {}
     for nest in program.nests:
-        for _, node in loops(nest.body):
-            found.setdefault(variable_of(node), set()).add(loop_of(node).extent)
+        for each in loop_tree(nest).loops.values():
+            found.setdefault(each.var, set()).add(each.loop.extent)
     return found
 
 
@@ -150,27 +150,16 @@ def _sums(program: Program, target: Target) -> Iterator[tuple[str, int]]:
     for nest in program.nests:
         counts: dict[tuple[str, Path], dict[str, int]] = {}
         for statement in statements_of(nest):
-            innermost = _innermost(statement)
-            if innermost is None or not isinstance(statement.node, ast.AugAssign):
+            added = sum_loop(statement)
+            if added is None or not added[2]:
                 continue
-            depth, loop = innermost
-            inside, names = statement.loops[depth + 1 :], names_in(statement.node.target)
-            path = statement.path[: statement.loop_depths[depth] + 1]
-            fresh = declared_in(at(nest.body, path))  # in each iteration
-            if not inside or loop.var in names or name_of(statement.node.target) in fresh:
-                continue
-            copies = prod(each.extent or 1 for each in inside if each.kind == "unrolled" and each.var in names)
+            path, loop, inside = added
+            sums = statement.accesses[0]
+            copies = prod(each.extent or 1 for each in inside if each.kind == "unrolled" and moves(sums, each.var))
             lanes = max((each.extent or 1 for each in inside if each.kind == "vector"), default=1)
-            held = counts.setdefault((loop.var, path), {})
-            held[unparse(statement.node.target)] = copies * -(-lanes // target.simd_width)
+            counts.setdefault((loop.var, path), {})[sums.text] = copies * -(-lanes // target.simd_width)
         for (variable, _), found in counts.items():
             yield variable, sum(found.values())
-
-
-def _innermost(statement: Statement) -> tuple[int, Loop] | None:
-    """The innermost loop around that runs, with its number among the loops."""
-    found = [(depth, loop) for depth, loop in enumerate(statement.loops) if loop.kind in ("range", "parallel")]
-    return found[-1] if found else None
 
 
 def _small_regions(change: Change) -> Iterator[str]:
@@ -178,42 +167,33 @@ def _small_regions(change: Change) -> Iterator[str]:
     if change.command.name != "parallelize":
         return
     for nest in change.after.nests:
-        for path, node in loops(nest.body):
-            around = [loop_of(each) for each in enclosing(nest.body, path) if isinstance(each, ast.For)]
-            if loop_of(node).kind != "parallel" or any(loop.kind == "parallel" for loop in around):
-                continue
-            ranges = ranges_at(nest.body, path)
-            opened = prod(trips(loop, ranges) for loop in around)
-            each = instructions(node, ranges, change.target.simd_width)
-            new = _is_new(change.before, nest.label, variable_of(node))
-            if new and opened >= REGIONS and each is not None and each < 2 * BARRIER:
+        for loop in loop_tree(nest).regions():
+            each = instructions(at(nest.body, loop.path), loop.around.ranges, change.target.simd_width)
+            new = _is_new(change.before, nest.label, loop.var)
+            if new and loop.entries >= REGIONS and each is not None and each < 2 * BARRIER:
                 yield (
-                    f"opens {opened} parallel regions of {each} instructions each, {variable_of(node)} inside of "
-                    f"{', '.join(loop.var for loop in around)}: threads wait longer than they work; parallelize a loop "
-                    "outside"
+                    f"opens {loop.entries} parallel regions of {each} instructions each, {loop.var} inside of "
+                    f"{', '.join(one.var for one in loop.around.loops)}: threads wait longer than they work; "
+                    "parallelize a loop outside"
                 )
 
 
 def _is_new(before: Program, label: str, variable: str) -> bool:
     """Whether no loop of that name was parallel in a nest."""
-    nests = [nest for nest in before.nests if nest.label == label]
-    return not any(
-        loop_of(node).kind == "parallel" and variable_of(node) == variable
-        for nest in nests
-        for _, node in loops(nest.body)
-    )
+    known = [loop for nest in before.nests if nest.label == label for loop in loop_tree(nest).loops.values()]
+    return not any(loop.loop.kind == "parallel" and loop.var == variable for loop in known)
 
 
 def _past_the_end(change: Change) -> Iterator[str]:
     """It fetches nothing that the array has."""
     if change.command.name != "prefetch":
         return
-    before = {unparse(node) for nest in change.before.nests for _, node in walk(nest.body)}
+    before = {statement.text for nest in change.before.nests for statement in statements_of(nest)}
     first = [
-        (fetched, _first_element(change.after.buffers[fetched.buffer], fetched, ranges_at(nest.body, path)))
+        (fetched, _first_element(change.after.buffers[fetched.buffer], fetched, statement.ranges))
         for nest in change.after.nests
-        for path, node in walk(nest.body)
-        if (fetched := prefetch_of(node)) is not None and unparse(node) not in before
+        for statement in statements_of(nest)
+        if (fetched := prefetch_of(statement.node)) is not None and statement.text not in before
     ]
     if first and all(place is not None and place >= prod(change.after.buffers[f.buffer].shape) for f, place in first):
         yield f"fetches what is past the end of {first[0][0].buffer}, in each iteration"
@@ -258,8 +238,8 @@ def _share(change: Change) -> float | None:
     sites = {(site.nest, site.path) for name in names for site in find_loops(change.before, name)}
     inside = [(n, path) for n, path in sites if not any((n, path[:depth]) in sites for depth in range(1, len(path)))]
     works = [_work(change.before.nests[nest], path) for nest, path in inside]
-    whole = [_work(nest, (("body", index),)) for nest in change.before.nests for index in range(len(nest.body))]
-    return sum(works) / sum(whole) if sum(whole) else None
+    whole = sum(instructions(statement, {}, 0) or 0 for nest in change.before.nests for statement in nest.body)
+    return sum(works) / whole if whole else None
 
 
 def _selected(command: Recorded) -> list[str]:
@@ -274,11 +254,9 @@ def _selected(command: Recorded) -> list[str]:
 
 
 def _work(nest: Nest, path: Path) -> int:
-    """The instructions of a statement in all its executions, without vectors; 0 where that is not known."""
-    around = [loop_of(each) for each in enclosing(nest.body, path) if isinstance(each, ast.For)]
-    ranges = ranges_at(nest.body, path)
-    once = instructions(at(nest.body, path), ranges, 0) or 0
-    return once * prod(trips(loop, ranges) for loop in around)
+    """The instructions of a loop in all its executions, without vectors; 0 where that is not known."""
+    loop = loop_tree(nest).loops[path]
+    return (instructions(at(nest.body, path), loop.around.ranges, 0) or 0) * loop.entries
 
 
 def _others(change: Change) -> str:

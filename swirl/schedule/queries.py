@@ -175,6 +175,30 @@ class Questions:
                 f"what an iteration of {loop_var} touches is not known within the time allowed"
             ) from None
 
+    def touched(self, phase: str, loop_var: str, unit: str = "bytes", iterations: int | None = 1) -> dict[str, int]:
+        """How many different elements of each array a loop touches, at the most: what two iterations touch, less what
+        one does, is what the next one brings into a cache. A local in a subscript counts as one value.
+
+        Args:
+            phase, loop_var: the loop; of several of one name the first.
+            unit: what is counted: ``"elements"``, their ``"bytes"``, or the cache ``"lines"`` in which they are.
+            iterations: 1; 2, which are neighbours; or None, which is all of them.
+
+        Raises:
+            CommandError: no such loop, unit or number, or nothing is computed in this phase.
+        """
+        found = self._loop(phase, loop_var)
+        if iterations not in (1, 2, None) or unit not in ("elements", "bytes", "lines"):
+            raise CommandError(
+                f"what {iterations!r} iterations touch is not counted in {unit!r}",
+                way_out='iterations are 1, 2 or None; units are "elements", "bytes" and "lines"',
+            )
+        one_or_two = found.in_one_iteration if iterations == 1 else found.in_two_iterations
+        touched = found.in_all_iterations if iterations is None else one_or_two
+        if unit == "bytes":
+            return {each.name: each.bytes for each in touched}
+        return {each.name: (each.lines if unit == "lines" else each.elements)[0] for each in touched}
+
     def combination(self, extent: int, factors: int | Iterable[int]) -> list[int]:
         """Tile sizes that sum to ``extent``: ``s.combination(17, 6)`` is ``[6, 6, 5]``, for ``unroll_and_jam``,
         ``unroll`` and ``tile_loop``; see :func:`swirl.transforms.rewrites.loops.tile_sizes.combination`."""

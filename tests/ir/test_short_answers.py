@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
 
+from swirl.analysis import footprints
 from swirl.analysis.accesses import Access
 from swirl.analysis.dependences import disjoint, find
 from swirl.analysis.statements import Statement, statements, statements_at
 from swirl.ir.nest import Program, names_in
 from swirl.ir.paths import at
 from swirl.ir.trees import names_of
+from tests import support
 from tests.fuzz.checks import apply, random_pick
 from tests.fuzz.commands import CommandMaker
 from tests.fuzz.programs import ProgramMaker
@@ -46,6 +48,22 @@ def test_what_bounds_find_apart_never_meets() -> None:
                 pair = (replace(first, accesses=(a,)), replace(second, accesses=(b,)))
                 assert find(*pair, same, reductions=True) is None, f"{a.text} and {b.text} in\n{program.text}"
     assert told > 150
+
+
+def test_the_ends_of_subscripts_are_those_that_isl_finds() -> None:
+    """Also of steps, backwards, and in loops without iterations, which need no isl."""
+    spared = 0
+    stepping = "for i in range(9, {}, -2):\n    for j in range(1, 8, 3):\n        x[3 * i - 2 * j + 40] = y[j - i + 9]"
+    shapes = {"x": (80,), "y": (20,)}
+    others = [support.program(stepping.format(stop), **shapes) for stop in (0, -1, 8, 9)]
+    for made in (*random_programs(60), *others):
+        for statement in (s for nest in made.nests for s in statements(nest.body)):
+            for form in (form for access in statement.accesses for form in access.forms if form is not None):
+                text = statement.domain.subscript(form.to_expr())
+                if text is not None:
+                    assert footprints._ends(statement, form) == footprints.extremes(statement, text), made.text
+                    spared += not statement.domain.constraints()
+    assert spared > 300
 
 
 def test_statements_of_a_part_are_those_of_the_whole() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swirl.analysis.enumeration import Domain, Values
+from swirl.analysis.domains import Domain
+from swirl.analysis.enumeration import Values
 from swirl.analysis.work import loop_works, operations_of, program_work
 from swirl.codegen.physical import physical
 from swirl.ir.buffers import Buffer, Layout

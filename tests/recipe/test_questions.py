@@ -78,6 +78,22 @@ def test_footprint_of_an_iteration(loop: str, elements: int) -> None:
     assert convolution().footprint("forward", loop) == 4 * elements
 
 
+def test_what_the_next_iteration_brings() -> None:
+    """Of three rows, the next iteration reads two others; weights stay."""
+    s = convolution()
+    one, two = (s.touched("forward", "y", "elements", number) for number in (1, 2))
+    assert {name: two[name] - one[name] for name in one} == {"value": 1, "inputs": 24, "weights": 0}
+    assert s.touched("forward", "y") == {name: 4 * count for name, count in one.items()}
+    assert s.touched("forward", "y", "elements", None) == {"value": 9, "inputs": 12 * 19, "weights": 12 * 3}
+    assert s.touched("forward", "c", "lines", None)["weights"] == 4  # 36 elements, which begin anywhere in a line
+
+
+@pytest.mark.parametrize(("unit", "iterations"), [("pages", 1), ("bytes", 3)])
+def test_what_is_not_counted(unit: str, iterations: int) -> None:
+    with pytest.raises(CommandError, match=r'units are "elements", "bytes" and "lines"'):
+        convolution().touched("forward", "y", unit, iterations)
+
+
 def test_the_first_of_several_loops_of_a_name() -> None:
     text = "for i in range(6):\n    y[0] += x[i]\nfor i in range(7):\n    z[i] = 1.0\n"
     s = Schedule.alone({"forward": program(text, y=(1,), x=(6,), z=(7,))}, get_target("avx512"))
@@ -86,7 +102,7 @@ def test_the_first_of_several_loops_of_a_name() -> None:
     assert s.footprint("forward", "i") == 8
 
 
-@pytest.mark.parametrize("question", ["strides", "dependence", "footprint"])
+@pytest.mark.parametrize("question", ["strides", "dependence", "footprint", "touched"])
 def test_an_unknown_loop(question: str) -> None:
     with pytest.raises(CommandError, match=r"(?s)no loop .*'z'"):
         getattr(convolution(), question)("forward", "z")

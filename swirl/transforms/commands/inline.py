@@ -181,7 +181,7 @@ def _between(
     element: Access,
 ) -> bool:
     """Whether ``change`` may run after ``write`` and before the ``read`` of the same element, touching ``source``."""
-    constraints = [*write.domain("_a"), *change.domain("_c"), *read.domain("_b")]
+    constraints = [*write.domain.for_isl("_a"), *change.domain.for_isl("_c"), *read.domain.for_isl("_b")]
     constraints += [*write.evaluated(source, "_a"), *read.evaluated(element, "_b")]
     constraints += [before(write, change, ("_a", "_c")), before(change, read, ("_c", "_b"))]
     for pairs, suffix in (

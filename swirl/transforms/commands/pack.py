@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from swirl.analysis.dependences import NotProved
-from swirl.analysis.footprints import Span, footprint
+from swirl.analysis.footprints import Span, box
 from swirl.analysis.statements import statements_of
 from swirl.errors import CommandError
 from swirl.ir.affine import Affine, affine, bounds, ranges_at, simplify
@@ -245,7 +245,7 @@ def _box_of(program: Program, site: Site, buffer: str, dims: tuple[int, ...]) ->
     _check_only_read(target, buffer, site.path)
     around = [variable_of(n) for n in enclosing(target.body, site.path) if isinstance(n, ast.For)]
     try:
-        spans = footprint(reads, storage, [*around, loop.var])
+        spans = box(reads, storage, [*around, loop.var])
     except NotProved:
         raise refuse("the part that is read was not found within the time allowed", target, site.path, NOTE) from None
     if spans is None:

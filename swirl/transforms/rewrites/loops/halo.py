@@ -133,7 +133,8 @@ class _Check:
 
     def _all_idle(self, inside: list[Statement]) -> bool:
         for statement in inside:
-            part, rest = statement.condition(self.candidate.part), map(statement.condition, self.candidate.rest)
+            for_isl = statement.domain.condition
+            part, rest = for_isl(self.candidate.part), map(for_isl, self.candidate.rest)
             if part is None:
                 return False
             then = [f"(not {part})"]
@@ -186,7 +187,7 @@ class _Check:
         """Whether a reference never touches the buffer's own elements."""
         within = []
         for index, extent in zip(subscripts(reference), self.program.buffers[self.buffer].shape, strict=True):
-            text = statement.subscript(index)
+            text = statement.domain.subscript(index)
             if text is not None:
                 within.append(f"0 <= {text} < {extent}")
         return instance(statement, [*then, *within]) is None
@@ -207,7 +208,7 @@ class _Check:
             if name in self.program.buffers and not stored and not own:
                 halo = self.program.buffers[name].layout.halo or halo
             for index, extent, (before, after) in zip(subscripts(reference), shape, halo, strict=True):
-                text = statement.subscript(index)
+                text = statement.domain.subscript(index)
                 ends = (-1, extent) if text is None else extremes(statement, text, then)
                 if ends is None or -before <= ends[0] and ends[1] < extent + after:
                     continue
@@ -244,7 +245,7 @@ class _Check:
             for reference in references(statement.node):
                 if unparse(reference.value) == self.buffer:
                     for index, extent, sides in zip(subscripts(reference), shape, needed, strict=True):
-                        text = statement.subscript(index)
+                        text = statement.domain.subscript(index)
                         ends = None if text is None else extremes(statement, text)
                         if ends is not None and sides[0]:
                             sides[0] = max(sides[0], -ends[0])

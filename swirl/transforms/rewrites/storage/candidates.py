@@ -10,6 +10,7 @@ from math import prod
 
 from swirl.analysis.accesses import parsed
 from swirl.analysis.dependences import NotProved, disjoint, find, pinned
+from swirl.analysis.domains import Domain
 from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.affine import literal_lanes, ranges_at
 from swirl.ir.nest import Loop, Nest, Program, constant, kind_of, names_in, references, subscripts, variable_of
@@ -262,10 +263,10 @@ def _shared(nest: Nest, known: Sequence[Statement], candidate: Candidate) -> Obs
     inside = [s for s in known if s.path[: len(whole)] == whole]
     own = [(s, access) for s in inside for access in s.accesses if access.text == text]
     statement, access = next(((s, a) for s, a in own if a.kind != "read"), own[0])
+    own_loops = (Loop(h.var, h.kind, ast.Constant(0), h.stop) for h in heads)
     element = replace(
         statement,
-        loops=(*statement.loops[:depth], *(Loop(h.var, h.kind, ast.Constant(0), h.stop) for h in heads)),
-        guards=statement.guards[: len(around) - depth],
+        domain=Domain((*statement.loops[:depth], *own_loops), statement.domain.guards[: len(around) - depth]),
         accesses=(access,),
     )
     # Lanes run side by side: what one of them keeps in a register, another one must not touch either.

@@ -11,7 +11,7 @@ import numpy as np
 
 from swirl.analysis.coverage import unwritten_read
 from swirl.analysis.dependences import NotProved
-from swirl.analysis.footprints import Span, footprint
+from swirl.analysis.footprints import Span, box
 from swirl.analysis.statements import Statement, statements_of
 from swirl.errors import Refused
 from swirl.ir.affine import Affine, affine
@@ -223,7 +223,7 @@ class _Shape:
             depth -= 1
         outer = [loop.var for loop in known[0].loops[:depth]]
         uses = [(s, a) for s in known for a in s.accesses if a.name == buffer]
-        spans = footprint(uses, record, outer) or [Span(Affine(), 1)] * len(record.shape)  # if nothing ever runs
+        spans = box(uses, record, outer) or [Span(Affine(), 1)] * len(record.shape)  # if nothing ever runs
         kept = tuple(dim for dim, span in enumerate(spans) if span.extent > 1)
         return _Shape(tuple(span.start for span in spans), kept, tuple(spans[dim].extent for dim in kept))
 
