@@ -12,7 +12,7 @@ from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.neuron import Neuron, Param, eachindex, normal_fan_in
 from swirl.target.targets import TARGETS
-from tests.schedule.rules.applied import applied_of, applied_texts, scheduled
+from tests.schedule.rules.applied import applied_of, scheduled
 from tests.support import assert_same, running_targets
 
 
@@ -36,8 +36,7 @@ def mixing(batch: int, channels: int, filters: int, extent: int) -> tuple[Net, E
 def test_each_pass_reads_memory_once() -> None:
     """Backward has panels of the gradient: the weights that pass by are small, though their terms are far apart. In the
     update, parts of the pixels pass by once for all weights, whose loops of one iteration are cut like the others."""
-    updates = scheduled(*mixing(16, 64, 96, 56), "avx512")
-    applied = {phase: applied_texts(outcomes) for phase, _, _, outcomes in updates}
+    applied = applied_of(*mixing(16, 64, 96, 56), TARGETS["avx512"])
     assert "pack('forward', 'inputs', at='yx_outer')" in applied["forward"]
     assert "pack('backward', 'grad', at='k_outer')" in applied["backward"]
     assert "reorder('update', ['n', 'yx_outer', 'k', 'i0_1', 'yx_inner'], nest=1)" in applied["update"]
@@ -48,6 +47,16 @@ def test_few_pixels_pass_by_as_they_are() -> None:
     """All that is read again stays in the caches."""
     applied = applied_of(*mixing(2, 16, 8, 6), TARGETS["avx512"])
     assert not [text for texts in applied.values() for text in texts if "pack" in text or "_outer" in text]
+
+
+def test_large_weights_whose_terms_are_far_apart_do_not_pass_by() -> None:
+    """Each of their lines would come from memory for one element."""
+    small, large = (replace(TARGETS["avx512"], l1_bytes=2**9, l2_bytes=size) for size in (2**13, 2**16))
+    packed = [
+        [text for text in applied_of(*mixing(1, 64, 16, 8), target)["backward"] if text.startswith("pack")]
+        for target in (small, large)
+    ]
+    assert not packed[0] and packed[1]
 
 
 @pytest.mark.parametrize("target", TARGETS)
