@@ -45,7 +45,8 @@ class Net(Copied, Looking):
             theirs), everything is kept, commands that do not apply are skipped. By default what ``LATTE_COMPAT`` says.
         memory: ``"less"``: of forward's values those are kept at which all paths of the net meet, and ``backward``
             computes the others again; the results are the same to the last bit.
-        recipes: a folder of recipe files, as ``latte tune`` writes one; it comes before that of ``LATTE_RECIPES``.
+        recipes: a folder of recipe files, as ``latte tune`` writes one, or several, the first one first; they come
+            before that of ``LATTE_RECIPES``.
 
     Raises:
         DeclarationError: if the batch size is not a positive integer, the seed is negative or too large, all is to be
@@ -60,7 +61,7 @@ class Net(Copied, Looking):
         keep: str | None = None,
         compat: bool | None = None,
         memory: str | None = None,
-        recipes: str | PathLike[str] | None = None,
+        recipes: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     ):
         self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat, memory, recipes))
         self.nowait = False  # of the original; has no effect

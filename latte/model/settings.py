@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -28,7 +29,7 @@ class NetSettings:
         seed: of all random numbers.
         keeps_all: whether every layer's value and gradient can be read.
         memory: ``"less"`` where backward computes values again instead of keeping them.
-        recipes: a folder of recipes for this net, or None.
+        recipes: folders of recipes for this net, the first one first.
         force_backward: whether gradients of data are computed.
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
         freezing: what does not train.
@@ -41,7 +42,7 @@ class NetSettings:
     seed: int
     keeps_all: bool = False
     memory: str | None = None
-    recipes: Path | None = None
+    recipes: tuple[Path, ...] = ()
     force_backward: bool = False
     compat: bool = False
     compiled: bool = False
@@ -56,7 +57,7 @@ class NetSettings:
         keep: str | None,
         compat: bool | None = None,
         memory: str | None = None,
-        recipes: str | PathLike[str] | None = None,
+        recipes: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
     ) -> NetSettings:
         """Checked settings; see :class:`latte.net.Net`.
 
@@ -93,15 +94,18 @@ class NetSettings:
                 location=user_location(),
                 way_out="net.keep(conv1) keeps one layer",
             )
-        if recipes is not None and not (isinstance(recipes, (str, PathLike)) and Path(recipes).is_dir()):
+        folders = recipes if isinstance(recipes, (list, tuple)) else (recipes,)
+        wrong = [each for each in folders if not (isinstance(each, (str, PathLike)) and Path(each).is_dir())]
+        if wrong:
             raise DeclarationError(
-                f"recipes must be a folder of recipe files, not {recipes!r}",
+                f"recipes must be a folder of recipe files, not {wrong[0]!r}",
                 location=user_location(),
                 way_out="net.use_recipe(conv1, path) names one file",
             )
-        folder = None if recipes is None else Path(recipes)
         drawn = int(np.random.randint(2**31)) if seed is None else int(seed)
-        return NetSettings(int(batch_size), drawn, keep == "all" or in_place, memory, folder, compat=in_place)
+        paths = tuple(map(Path, folders))
+        keeps_all = keep == "all" or in_place
+        return NetSettings(int(batch_size), drawn, keeps_all, memory, paths, compat=in_place)
 
 
 class Setting(Generic[T]):

@@ -249,8 +249,8 @@ def named_by_net(graph: Graph, members: Sequence[Ensemble]) -> bool:
 
 
 def folders(graph: Graph) -> list[Path]:
-    """The user's folders of recipes: that of the net, then ``LATTE_RECIPES``."""
-    return list(dict.fromkeys(each for each in (graph.settings.recipes, settings().recipes) if each is not None))
+    """The user's folders of recipes: those of the net, then ``LATTE_RECIPES``."""
+    return list(dict.fromkeys(each for each in (*graph.settings.recipes, settings().recipes) if each is not None))
 
 
 def files_of(folder: Path) -> dict[str, Path]:

@@ -93,6 +93,15 @@ class CandidateLine:
     seed: int = 0
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has the times that it says it has."""
+        times = [self.seconds, self.beside]
+        if not all(isinstance(each, (list, tuple)) for each in times):
+            return False
+        numbers = all(isinstance(time, (int, float)) for each in times for time in each)
+        return numbers and (self.outcome != MEASURED or all(times))
+
+    @property
     def ratio(self) -> float | None:
         """Its time beside the known schedule's: of lower quartiles; None where it was not measured."""
         if self.outcome != MEASURED or not self.seconds or not self.beside:
@@ -183,6 +192,8 @@ def read_log(path: Path) -> Iterator[Line]:
             try:
                 values = json.loads(text)
                 line = KINDS[values.pop("kind")](**values)
+                if isinstance(line, CandidateLine) and not line.is_whole:
+                    continue
             except (KeyError, TypeError, ValueError, AttributeError):
                 continue
             yield line

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,6 +24,7 @@ from swirl.run.runner import Runner
 from swirl.target.targets import get_target
 from swirl.tune.arrays import synthetic_array
 
+PR_SET_PDEATHSIG = 1
 LONG = 0.02
 """Seconds of a run from which on what is left in the caches does not matter."""
 RUNS, SHARE = 3, 0.1
@@ -82,6 +86,8 @@ def serve(handle: int) -> None:
     Args:
         handle: of the pipe's end.
     """
+    if sys.platform == "linux":  # a kernel that hangs ends with the process that asked for it, however that ends
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     connection = Connection(handle)
     try:
         _, spec = connection.recv()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ class TwiceNeuron(Neuron):
         self.grad_input += 2.0 * self.grad
 
 
-def twice(items: int = 4, width: int = 24, **options: str | Path) -> Net:
+def twice(items: int = 4, width: int = 24, **options: Any) -> Net:
     net = Net(items, seed=1, **options)
     data = MemoryDataLayer(net, (3, width))
     net.init_activation_ensemble(TwiceNeuron, data)
@@ -265,6 +266,17 @@ def test_the_folder_of_a_net_exists(tmp_path: Path) -> None:
         Net(4, recipes=tmp_path / "nowhere")
     with pytest.raises(DeclarationError, match="recipes must be a folder of recipe files"):
         Net(4, recipes=3)  # type: ignore[arg-type]
+
+
+def test_several_folders_of_a_net(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    before = begun(twice())
+    (first / "twice.py").write_text(entry(before, f's.tile_loop("forward", "{L0}", 3)'))
+    (second / "twice.py").write_text(f'def forward(s, target):\n    s.tile_loop("forward", "{L1}", 2)\n')
+    assert commands(twice(recipes=[first, second])) == [f"tile_loop('forward', '{L0}', 3)"]
+    assert commands(twice(width=40, recipes=[second])) == [f"tile_loop('forward', '{L1}', 2)"]
 
 
 def test_keys_know_no_names_and_forms_no_sizes() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from latte.tools.tune.files import NewEntry, shortest, with_entry, without_entries, write_entries
-from swirl.errors import RecipeError
+from swirl.errors import LatteError, RecipeError
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.files import read_recipe
 from swirl.target.targets import TARGETS
@@ -87,6 +87,14 @@ def test_other_files_are_left_alone(tmp_path: Path, text: str) -> None:
     with pytest.raises(RecipeError):
         write_entries(tmp_path, [ENTRY])
     assert path.read_text() == text and list(tmp_path.iterdir()) == [path]
+
+
+def test_commands_that_make_another_program_are_not_written() -> None:
+    text = "for n in range(8):\n for k in range(16):\n  y[n, k] = x[n, k]"
+    subject = Subject.alone(program(text, x=(8, 16), y=(8, 16)), "forward", (), TARGETS["avx2"])
+    made = subject.after([command("tile_loop", "forward", "k", 4)])
+    with pytest.raises(LatteError, match="given again, make another program"):
+        shortest(subject, replace(made, commands=()))
 
 
 def test_only_commands_that_matter_are_written() -> None:

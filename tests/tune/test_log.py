@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,15 @@ def test_foreign_lines_are_left_out(tmp_path: Path) -> None:
     assert list(read_log(tmp_path / "nowhere.jsonl")) == []
 
 
+@pytest.mark.parametrize("times", [None, "fast", ["fast"], []])
+def test_lines_without_times_are_left_out(tmp_path: Path, times: object) -> None:
+    log = Log(tmp_path)
+    log.tell(replace(candidate("a", [1.0]), seconds=times))  # type: ignore[arg-type]
+    log.tell(replace(candidate("b", [1.0]), outcome="wrong", seconds=[]))
+    log.close()
+    assert [line.key for line in read_log(tmp_path) if isinstance(line, CandidateLine)] == ["b"]
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LatteError, match="cannot be written"):
@@ -152,7 +162,7 @@ def test_lines_of_two_processes_do_not_mix(tmp_path: Path) -> None:
 
 def test_values_that_json_has_not_are_told_by_their_text(tmp_path: Path) -> None:
     log = Log(tmp_path)
-    log.tell(CandidateLine("s", "a", "chosen", {"size": np.int64(4)}, [], MEASURED))
+    log.tell(CandidateLine("s", "a", "chosen", {"size": np.int64(4)}, [], MEASURED, "", [1.0], [1.0]))
     log.close()
     (line,) = read_log(tmp_path)
     assert isinstance(line, CandidateLine) and "4" in str(line.knobs["size"])

@@ -145,7 +145,7 @@ def _net(file: Path, choices: Mapping[str, Any], folder: Path | None, target: st
     if net.compiled:
         raise LatteError(f"the net of {file} is compiled already", way_out="leave net.compile() out of the file")
     if folder is not None:
-        net.graph.settings.recipes = folder
+        net.graph.settings.recipes = (folder, *net.graph.settings.recipes)
     net.compile(target=target, threads=threads)
     return net
 

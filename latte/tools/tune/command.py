@@ -109,22 +109,26 @@ def tune(
         if file is None:
             raise CommandError("name the file of a net", way_out="latte tune net.py --budget 20m")
         options = Options(file, layers, phases, budget, method, seed, out, resume, target, threads, choices)
-        net, made_for = load_net(file, choices), resolve_target(target)
-        machine = Machine.measured(made_for, threads or settings().threads)
-        slices, left = planned(net, options, machine)
-        for each in left:
-            click.echo(f"left: {each.name}: {each.reason}")
-        if not slices:
-            click.echo("there is nothing to search: no file is written")
-            return
-        if dry_run:
-            _show_plan(slices)
-            return
         try:
-            _tune(slices, options, machine, net.batch_size)
+            _searched(options, dry_run)
         except KeyboardInterrupt:
             click.echo(f"stopped; latte tune {file} --resume goes on from {out}")
             raise SystemExit(130) from None
+
+
+def _searched(options: Options, dry_run: bool) -> None:
+    """Plan a search, and do it."""
+    net, made_for = load_net(options.file, options.choices), resolve_target(options.target)
+    machine = Machine.measured(made_for, options.threads or settings().threads)
+    slices, left = planned(net, options, machine)
+    for each in left:
+        click.echo(f"left: {each.name}: {each.reason}")
+    if not slices:
+        click.echo("there is nothing to search: no file is written")
+    elif dry_run:
+        _show_plan(slices)
+    else:
+        _tune(slices, options, machine, net.batch_size)
 
 
 def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -> None:
@@ -143,7 +147,7 @@ def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -
         for each in searched(slices, options, machine, items, log, known, bar.console.print, show):
             found.append(each)
             bar.console.print(_line(each))
-    entries = entries_of(found, options, machine)
+    entries = entries_of(found, options, machine, click.echo)
     if not entries:
         click.echo("nothing gains: no file is written")
         return

@@ -93,7 +93,13 @@ def new_entry(found: Found, target: str, threads: int, shipped: bool, method: st
 
 
 def shortest(subject: Subject, candidate: Candidate) -> Candidate:
-    """The same program and layouts with as few commands as possible."""
+    """The same program and layouts with as few commands as possible.
+
+    Raises:
+        LatteError: its commands, given again, make another program.
+    """
+    if subject.after(candidate.commands).key != candidate.key:
+        raise LatteError(f"the commands found for {subject.phase}, given again, make another program")
     commands = list(candidate.commands)
     for place in range(len(commands) - 1, -1, -1):
         fewer = commands[:place] + commands[place + 1 :]
@@ -104,7 +110,7 @@ def shortest(subject: Subject, candidate: Candidate) -> Candidate:
 
 
 def write_entries(folder: Path, entries: Sequence[NewEntry]) -> list[Path]:
-    """Add entries to the files of a folder; an entry for the same nests, target and threads is replaced.
+    """Add entries to the files of a folder; an entry for the same nests and target is replaced.
 
     Args:
         folder: made if it is not there.
@@ -246,16 +252,12 @@ def _without(text: str, names: set[str]) -> str:
 
 
 def _is_same(call: str, entry: NewEntry) -> bool:
-    """Whether an entry of a file is for the same nests, target and threads."""
+    """Whether an entry of a file is for the same nests and target: entries are used with any number of threads."""
     node = ast.parse(call, mode="eval").body
     if not isinstance(node, ast.Call):
         return False
     given = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
-    return (given.get("target"), given.get("nests"), given.get("threads")) == (
-        entry.target,
-        entry.nests,
-        entry.threads,
-    )
+    return (given.get("target"), given.get("nests")) == (entry.target, entry.nests)
 
 
 def _table(calls: Sequence[str]) -> str:

@@ -232,20 +232,21 @@ def _confirmed(
         return nothing
     points = [draw.point for draw in finalists]
     default = tunable.default
-    beside = [default] if default is not None and all(default.key != each.key for each in points) else []
+    beside = [default] if default is not None else []
     with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
-        found = evaluator.measure([each.candidate for each in (*points, *beside)], FINAL_RUNS)
-    ranked = sorted(
-        ((timed.ratio, timed, point) for timed, point in zip(found, points, strict=False) if timed.ratio is not None),
-        key=lambda each: each[0],
-    )
-    by_default = next((t for t, p in zip(found, (*points, *beside), strict=True) if p is default), None)
-    if not ranked:
+        first = evaluator.measure([each.candidate for each in points], FINAL_RUNS)
+        ranked = [(timed.ratio, number) for number, timed in enumerate(first) if timed.ratio is not None]
+        if not ranked:
+            return nothing
+        point = points[min(ranked)[1]]
+        # What it was chosen by is the luckiest of several measurements: another one counts.
+        timed, *others = evaluator.measure([each.candidate for each in (point, *beside)], FINAL_RUNS)
+    if timed.outcome != MEASURED:
         return nothing
-    _, timed, point = ranked[0]
     gains = [quartile(timed.beside) / quartile(timed.seconds), min(timed.beside) / min(timed.seconds)]
     seconds = quartile(timed.seconds), quartile(timed.beside)
-    usual = quartile(by_default.seconds) if by_default is not None and by_default.outcome == MEASURED else 0.0
+    by_default = [each for each in others if each.outcome == MEASURED]
+    usual = seconds[0] if point is default else quartile(by_default[0].seconds) if by_default else 0.0
     if min(gains) < GAIN:
         told = f"the best one is {min(gains):.2f} times as fast when it is measured again"
         return replace(nothing, known=seconds[1], default=usual, told=told)

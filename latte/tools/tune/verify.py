@@ -64,7 +64,7 @@ def verify(folder: Path, file: Path | None, target: str | None, tell: Callable[[
 
 def _stale(file: Path, folder: Path, target: str | None) -> Iterator[EntryUse]:
     net = load_net(file)
-    net.graph.settings.recipes = folder
+    net.graph.settings.recipes = (folder, *net.graph.settings.recipes)
     with Memos() as memos, KeptSchedules(memos, resolve_target(target)) as kept:
         plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, net.batch_size)), kept)
         yield from (use for _, use in plan.stale_entries())

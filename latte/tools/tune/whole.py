@@ -146,21 +146,22 @@ def searched(
             tell(f"{each.tunable.name}: {error}")
 
 
-def entries_of(found: Sequence[Found], options: Options, machine: Machine) -> list[NewEntry]:
+def entries_of(
+    found: Sequence[Found], options: Options, machine: Machine, tell: Callable[[str], None]
+) -> list[NewEntry]:
     """An entry for each phase with a faster schedule, those that gain most in a step first."""
     better = [each for each in found if each.best is not None]
     better.sort(key=lambda each: -(each.known - each.tuned) * len(each.tunable.alike))
-    return [
-        new_entry(
-            each,
-            machine.target.name,
-            machine.threads,
-            each.tunable.unit.recipe is not None and each.tunable.unit.recipe.name != DEFAULT_SCHEDULE,
-            options.method,
-            options.seed,
-        )
-        for each in better
-    ]
+    entries = []
+    for each in better:
+        recipe = each.tunable.unit.recipe
+        shipped = recipe is not None and recipe.name != DEFAULT_SCHEDULE
+        method = options.method, options.seed
+        try:
+            entries.append(new_entry(each, machine.target.name, machine.threads, shipped, *method))
+        except LatteError as error:
+            tell(f"{each.tunable.name}: {error}")
+    return entries
 
 
 def accepted(
