@@ -63,33 +63,3 @@ def test_a_condition_on_data_that_a_piece_changes_is_asked_again(target: Target)
     after = assert_same(before, tidy(before))
     assert after.text.count("if x[0, 0] > 0.0:") == 2
     assert_compiles_to_same(after, target)
-
-
-SINGLE = """
-for k in range(5):
-    for i in range(1):
-        a: float32 = 0.0
-        for c in range(3):
-            a += x[c, k]
-        z[k, i] = a
-    for j in range(1):
-        {name}: float32 = 1.0
-        for c in range(3):
-            {name} *= x[c, k]
-        z[k, j + 1] = {name}
-"""
-
-
-@pytest.mark.parametrize(("name", "left"), [("b", 0), ("a", 2)])
-def test_a_loop_of_one_iteration_goes_where_its_locals_meet_no_others(name: str, left: int, target: Target) -> None:
-    before = program(SINGLE.format(name=name), z=(5, 4), x=(4, 5))
-    after = assert_same(before, tidy(before))
-    assert after.text.count("in range(1)") == left
-    assert_compiles_to_same(after, target)
-
-
-def test_a_nest_begins_with_its_loop(target: Target) -> None:
-    before = program("for i in range(1):\n a: float32 = x[i]\n y[i] = a * a", x=(1,), y=(1,))
-    after = assert_same(before, tidy(before))
-    assert "for i in range(1)" in after.text
-    assert_compiles_to_same(after, target)

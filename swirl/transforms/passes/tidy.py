@@ -6,7 +6,6 @@ import ast
 
 from swirl.ir.affine import simplify_body
 from swirl.ir.nest import Program, loop_of, substitute
-from swirl.ir.trees import name_of, names_of
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.loops.bounds import tighten
@@ -24,15 +23,15 @@ def tidy(program: Program) -> Program:
     program = explicit(program)
     nests = []
     for nest in program.nests:
-        body = simplify_body(tighten(drop_decided_guards(_without_single(nest.body, outermost=True))))
+        body = simplify_body(tighten(drop_decided_guards(_without_single(nest.body))))
         if body:
             nests.append(nest.with_body(body))
     return checked(program, program.with_nests(nests))
 
 
-def _without_single(body: list[ast.stmt], *, outermost: bool = False) -> list[ast.stmt]:
+def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
     result: list[ast.stmt] = []
-    for number, node in enumerate(body):
+    for node in body:
         if isinstance(node, ast.If):
             branches = _without_single(node.body), _without_single(node.orelse)
             result.append(ast.If(node.test, branches[0] or [ast.Pass()], branches[1]))
@@ -41,10 +40,8 @@ def _without_single(body: list[ast.stmt], *, outermost: bool = False) -> list[as
             if loop.kind == "range" and loop.extent == 0:
                 continue
             inner = _without_single(node.body)
-            declared = {name_of(s.target) for s in inner if isinstance(s, ast.AnnAssign)}
-            beside = (other for place, other in enumerate(body) if place != number)
-            stays = declared and (outermost or declared & names_of(beside))  # a local needs the loop around it
-            if loop.kind in ("range", "unrolled") and loop.extent == 1 and not stays:
+            declares = any(isinstance(s, ast.AnnAssign) for s in inner)
+            if loop.kind in ("range", "unrolled") and loop.extent == 1 and not declares:
                 result += [substitute(s, {loop.var: loop.start}) for s in inner]
             elif inner:
                 result.append(loop.node(inner))

@@ -349,6 +349,8 @@ class _Translation:
         while around and around[-1] in sums:
             inside.insert(0, around.pop())
         copies = [each for each in chain if each.copies and each not in sums]
+        if self._problem.local:  # the innermost loop around a local stays, and lanes had no constant number in it
+            copies.sort(key=lambda each: each.name != self._lanes)
         end = [each for each in sums if each.copies]
         results = [*around, *copies]
         if self._problem.around and not any(each in sums for each in around):
