@@ -63,9 +63,10 @@ def prepared(subject: Subject, known: Sequence[Recorded]) -> Subject:
     return replace(subject, begun=begun)
 
 
-def preparing(subject: Subject) -> tuple[Recorded, ...]:
-    """The commands that a prepared phase has had."""
-    return tuple(each.command for each in subject.begun.outcomes if each.status == "applied")
+def preparing(subject: Subject, after: Subject) -> tuple[Recorded, ...]:
+    """The commands with which :func:`prepared` has made a phase of another one."""
+    new = after.begun.outcomes[len(subject.begun.outcomes) :]
+    return tuple(each.command for each in new if each.status == "applied")
 
 
 def translated(subject: Subject, scheme: Scheme, known: Sequence[Recorded] = ()) -> Candidate:
@@ -349,10 +350,10 @@ class _Translation:
         while around and around[-1] in sums:
             inside.insert(0, around.pop())
         copies = [each for each in chain if each.copies and each not in sums]
-        if self._problem.local:  # the innermost loop around a local stays, and lanes had no constant number in it
-            copies.sort(key=lambda each: each.name != self._lanes)
         end = [each for each in sums if each.copies]
         results = [*around, *copies]
+        if self._problem.local and len(results) > 1 and results[-1].name == self._lanes:
+            results[-2:] = results[:-3:-1]  # the innermost loop around a local stays: lanes are not constant in it
         if self._problem.around and not any(each in sums for each in around):
             self._reorder(results)  # what is around the sums stays there
             self._reorder([*inside, *end])
