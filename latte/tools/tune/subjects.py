@@ -39,6 +39,8 @@ class Tunable:
         key: see :func:`swirl.tune.log.subject_key`.
         work: operations and bytes.
         alike: names of the units that have the same phase: what is found is theirs, too.
+        searched_by: the search, where it does not follow from the method alone; see
+            :data:`swirl.tune.searches.SEARCHES`.
     """
 
     unit: Unit
@@ -50,6 +52,7 @@ class Tunable:
     key: str
     work: Work
     alike: list[str] = field(default_factory=list)
+    searched_by: str = ""
 
     @property
     def name(self) -> str:

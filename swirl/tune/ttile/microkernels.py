@@ -39,7 +39,7 @@ LATENCY = 8
 """Multiply-adds that a core has in flight: two pipes of four cycles. Fewer sums leave it waiting (equation 5.3)."""
 CHANNELS = 512
 """Iterations along ``c`` in the thesis."""
-REPETITIONS = 64
+REPETITIONS = 2048
 """Of a kernel in a measurement: it then takes much longer than what begins and ends it."""
 
 
@@ -141,10 +141,10 @@ for again in range({REPETITIONS}):
                 for c in range({channels}):
                     for r in range({kernel.r}):
                         for s in range({kernel.s}):
-                            O[again, h, w, k] += I[h + r, w + s, c] * K[r, s, c, k]
+                            O[h, w, k] += I[h + r, w + s, c] * K[r, s, c, k]
 """
     shapes = {
-        "O": (REPETITIONS, kernel.h, kernel.w, filters),
+        "O": (kernel.h, kernel.w, filters),
         "I": (kernel.h + kernel.r - 1, kernel.w + kernel.s - 1, channels),
         "K": (kernel.r, kernel.s, channels, filters),
     }
