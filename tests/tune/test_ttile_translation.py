@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from swirl.errors import CommandError, Refused
 from swirl.ir.names import with_distinct_names
 from swirl.ir.nest import Program, kind_of, loop_of
 from swirl.ir.paths import loops
+from swirl.schedule.files import read_recipe
 from swirl.target.targets import TARGETS, Target
 from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.ttile.schemes import parse_scheme
@@ -269,3 +271,18 @@ def test_a_chains_sums_stay_in_the_loops_that_they_share() -> None:
     subject = prepared(tunable.subject, tunable.known.commands)
     with pytest.raises(Refused, match="perfectly nested"):
         translated(subject, parse_scheme("[R_n, T_2_c, R_k, R_y, R_x, R_ky, R_kx, T_4_c, V_k]"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "extents"),
+    [
+        ("blis", "[R_j, R_k, R_i, T_2_j, T_2_i, T_64_k, U_6_i, U_2_j, V_j]", (24, 64, 128)),
+        ("combination", "[R_j, λ_i[(12, 6), (8, 7)], R_k, Uλ_i, U_2_j, V_j]", (128, 32, 3)),
+    ],
+)
+def test_recipes_that_are_shown_are_their_schemes(name: str, text: str, extents: tuple[int, int, int]) -> None:
+    path = Path(__file__).parents[2] / f"examples/recipes/ttile/{name}.py"
+    assert f"``{text}``" in path.read_text()
+    recipe = read_recipe(path)
+    subject = Subject.alone(product(*extents), "forward", (), AVX2)
+    assert subject.by(recipe.functions["forward"]).key == translated(subject, parse_scheme(text)).key
