@@ -11,6 +11,7 @@ from swirl.build.libraries import Built
 from swirl.codegen.emit import KernelSource
 from swirl.errors import CompilerFailed, LatteError
 from swirl.schedule.pipeline import generate
+from swirl.target.targets import Target
 from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.log import LOST, MEASURED, REFUSED, WRONG, CandidateLine, commands_to_line, quartile
 from swirl.tune.served import Job
@@ -89,7 +90,7 @@ class Evaluator:
     ):
         self._subject, self._tell = subject, tell
         spec = spec_of(subject.program, subject.target, threads, items)
-        (made,) = _jobs([known], subject)
+        (made,) = jobs_of([known], subject.target)
         if isinstance(made, LatteError):
             raise made
         self._known = made
@@ -110,7 +111,7 @@ class Evaluator:
         """
         jobs: dict[int, Job] = {}
         found: dict[int, Timed] = {}
-        for number, job in enumerate(_jobs(candidates, self._subject)):
+        for number, job in enumerate(jobs_of(candidates, self._subject.target)):
             if isinstance(job, LatteError):
                 found[number] = Timed(REFUSED, job.message)
                 continue
@@ -157,15 +158,20 @@ class Evaluator:
         self.close()
 
 
-def _jobs(candidates: Sequence[Candidate], subject: Subject) -> list[Job | LatteError]:
-    """Each candidate's kernel, or why it has none."""
+def jobs_of(candidates: Sequence[Candidate], target: Target) -> list[Job | LatteError]:
+    """Each candidate's kernel, compiled together with the others; or why it has none.
+
+    Args:
+        candidates: of any subjects.
+        target: what code is made for.
+    """
     found: dict[int, Job | LatteError] = {}
     sources: list[tuple[int, KernelSource]] = []
 
     def generated() -> Iterator[KernelSource]:  # the compiler runs while later ones are made
         for number, candidate in enumerate(candidates):
             try:
-                source = generate(candidate.program, subject.target)
+                source = generate(candidate.program, target)
             except LatteError as error:
                 found[number] = error
                 continue
@@ -176,12 +182,12 @@ def _jobs(candidates: Sequence[Candidate], subject: Subject) -> list[Job | Latte
         return Job(built, tuple(candidates[number].program.buffers[name] for name in source.buffers))
 
     try:
-        every = build(generated(), subject.target)
+        every = build(generated(), target)
         found |= {number: made(number, source, built) for (number, source), built in zip(sources, every, strict=True)}
     except CompilerFailed:
         for number, source in sources:
             try:
-                (built,) = build([source], subject.target)
+                (built,) = build([source], target)
                 found[number] = made(number, source, built)
             except CompilerFailed as error:
                 found[number] = error

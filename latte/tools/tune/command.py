@@ -12,7 +12,9 @@ from rich.table import Table
 
 from latte.tools.net_files import SET, Source, load_net, plain_errors
 from latte.tools.tune.files import write_entries
+from latte.tools.tune.kernels import measure_kernels, plot_table
 from latte.tools.tune.plot import plot
+from latte.tools.tune.schemes import TTILE
 from latte.tools.tune.session import Found, Known, Machine
 from latte.tools.tune.verify import verify
 from latte.tools.tune.whole import Options, Slice, accepted, entries_of, planned, searched
@@ -20,9 +22,10 @@ from swirl.build.jit import progress_console
 from swirl.config import settings
 from swirl.errors import CommandError
 from swirl.target.machine import resolve_target
-from swirl.target.targets import TARGETS
-from swirl.tune.log import Log, ResultLine, read_log
+from swirl.target.targets import TARGETS, Target
+from swirl.tune.log import FILE, Log, ResultLine, read_log
 from swirl.tune.searches import SEARCHES
+from swirl.tune.ttile.microkernels import KernelTable, table_file
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -47,7 +50,7 @@ class Duration(click.ParamType):
 @click.option("--layer", "layers", multiple=True, help="name of a layer or chain; repeatable; by default the whole net")
 @click.option("--phase", "phases", multiple=True, help="forward, backward or update; repeatable; by default all")
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="time for all: 60s, 20m, 1h")
-@click.option("--method", type=click.Choice(list(SEARCHES)), default="regression", show_default=True)
+@click.option("--method", type=click.Choice([*SEARCHES, TTILE]), default="regression", show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the draws")
 @click.option(
     "--out",
@@ -70,6 +73,12 @@ class Duration(click.ParamType):
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="draw what the log of this folder has into tune.png there; needs matplotlib",
 )
+@click.option(
+    "--micro-kernels",
+    "kernels",
+    is_flag=True,
+    help="measure this machine's micro-kernels for --method ttile; minutes; needs no FILE",
+)
 @click.option("--target", type=click.Choice(list(TARGETS)), help="by default the best that this machine runs")
 @click.option("--threads", type=click.IntRange(1, 4096), help="by default all cores")
 @SET
@@ -85,6 +94,7 @@ def tune(
     dry_run: bool,
     folder: Path | None,
     plotted: Path | None,
+    kernels: bool,
     target: str | None,
     threads: int | None,
     choices: dict[str, object],
@@ -103,8 +113,10 @@ def tune(
             verify(folder, file, target, click.echo)
             return
         if plotted is not None:
-            picture = plotted / "tune.png"
-            click.echo(f"{plot(plotted, picture)} phases drawn in {picture}")
+            _plot(plotted)
+            return
+        if kernels:
+            _measure_kernels(resolve_target(target), out, resume)
             return
         if file is None:
             raise CommandError("name the file of a net", way_out="latte tune net.py --budget 20m")
@@ -120,7 +132,7 @@ def _searched(options: Options, dry_run: bool) -> None:
     """Plan a search, and do it."""
     net, made_for = load_net(options.file, options.choices), resolve_target(options.target)
     machine = Machine.measured(made_for, options.threads or settings().threads)
-    slices, left = planned(net, options, machine)
+    slices, left = planned(net, options, machine, click.echo)
     for each in left:
         click.echo(f"left: {each.name}: {each.reason}")
     if not slices:
@@ -131,13 +143,40 @@ def _searched(options: Options, dry_run: bool) -> None:
         _tune(slices, options, machine, net.batch_size)
 
 
+def _plot(folder: Path) -> None:
+    tables = [path for name in TARGETS if (path := table_file(folder, name)).exists()]
+    for path in tables:
+        plot_table(KernelTable.read(path.read_text(encoding="utf-8"), str(path)), path.with_suffix(".png"))
+        click.echo(f"micro-kernels drawn in {path.with_suffix('.png')}")
+    picture = folder / "tune.png"
+    if not tables or (folder / FILE).exists():
+        click.echo(f"{plot(folder, picture)} phases drawn in {picture}")
+
+
+def _measure_kernels(target: Target, out: Path, resume: bool) -> None:
+    with Progress(*_COLUMNS, console=progress_console()) as bar:
+        task = bar.add_task("micro-kernels", total=None, told=target.name)
+
+        def show(done: int, every: int) -> None:
+            bar.update(task, completed=done, total=every, told=f"{target.name}: {done} of {every}")
+
+        try:
+            path = measure_kernels(target, out, resume, bar.console.print, show)
+        except KeyboardInterrupt:
+            click.echo(f"stopped; --micro-kernels --resume goes on from {out}")
+            raise SystemExit(130) from None
+    click.echo(f"wrote {path}")
+
+
+_COLUMNS = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn()
+
+
 def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -> None:
     earlier = list(read_log(options.out)) if options.resume else []
     known, log = Known.of(earlier, machine), Log(options.out)
     found: list[Found] = []
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn()
     start = monotonic()
-    with Progress(*columns, console=progress_console()) as bar:
+    with Progress(*_COLUMNS, console=progress_console()) as bar:
         task = bar.add_task("tuning", total=sum(each.seconds for each in slices), told="")
 
         def show(name: str, tried: int, refused: int, share: float) -> None:

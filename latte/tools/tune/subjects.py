@@ -41,6 +41,8 @@ class Tunable:
         key: see :func:`swirl.tune.log.subject_key`.
         work: operations and bytes.
         alike: names of the units of these kinds that have the same phase: what is found is theirs, too.
+        searched_by: the search, where it does not follow from the method alone; see
+            :data:`swirl.tune.searches.SEARCHES`.
     """
 
     unit: Unit
@@ -52,6 +54,7 @@ class Tunable:
     key: str
     work: Work
     alike: list[str] = field(default_factory=list)
+    searched_by: str = ""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from latte.tools.net_files import load_net
 from latte.tools.synthetic_data import synthetic_batch
 from latte.tools.tune.accept import Comparison, compare_nets
 from latte.tools.tune.files import NewEntry, new_entry, write_entries
+from latte.tools.tune.schemes import TTILE, with_schemes
 from latte.tools.tune.session import Found, Known, Machine, search
 from latte.tools.tune.subjects import Left, Tunable, tunables
 from swirl.errors import LatteError
@@ -77,14 +78,28 @@ class Options:
     choices: Mapping[str, Any] = field(default_factory=dict)
 
 
-def planned(net: Net, options: Options, machine: Machine) -> tuple[list[Slice], list[Left]]:
+def planned(
+    net: Net, options: Options, machine: Machine, tell: Callable[[str], None] = lambda text: None
+) -> tuple[list[Slice], list[Left]]:
     """What would be searched, and for how long: by the seconds of a step that a phase takes more than the machine's
     limit.
+
+    Args:
+        net: as it was declared.
+        options: of the search.
+        machine: that it is for.
+        tell: is told of what the user should know.
 
     Raises:
         CommandError, LatteError: see :func:`latte.tools.tune.subjects.tunables`.
     """
     found, left = tunables(net, machine.target, machine.threads, options.layers, options.phases)
+    if options.method == TTILE:
+        with_spaces = [with_schemes(each, machine, options.out) for each in found]
+        found = [each for each, _ in with_spaces]
+        for _, why in with_spaces:
+            if why:
+                tell(why)
     budget = options.budget - min(ACCEPTING[0] * options.budget, ACCEPTING[1])
     if options.layers:
         return [Slice(each, budget / max(1, len(found)), 0.0, 0.0) for each in found], left
