@@ -82,7 +82,8 @@ def plot_table(table: KernelTable, path: Path) -> None:
     values = [[float("nan")] * wide for _ in range(tall)]
     for each, share in drawn.items():
         values[each.w - 1][each.k - 1] = 100 * share
-    figure = Figure(figsize=(2 + 0.5 * wide, 2 + 0.4 * tall), layout="constrained")
+    figure = Figure(figsize=(2 + 0.5 * wide, 2 + 0.4 * tall))
+    figure.set_layout_engine("constrained")
     axes = figure.subplots()
     image = axes.imshow(values, origin="lower", extent=(0.5, wide + 0.5, 0.5, tall + 0.5), aspect="auto", vmin=0)
     for each, share in drawn.items():

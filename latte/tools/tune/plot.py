@@ -82,7 +82,8 @@ def plot(folder: Path, path: Path) -> int:
         raise CommandError(f"{folder} has no log with candidates that were measured", way_out="latte tune FILE first")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 3.2 * len(found)), layout="constrained")
+    figure = Figure(figsize=(13, 3.2 * len(found)))
+    figure.set_layout_engine("constrained")
     rows = figure.subplots(len(found), 3, squeeze=False)
     for axes, each in zip(rows, found, strict=True):
         _over_time(axes[0], each)
