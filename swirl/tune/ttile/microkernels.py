@@ -22,7 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from swirl.errors import LatteError
-from swirl.ir.buffers import Buffer, Layout
+from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.target.targets import Target
 from swirl.tune.candidates import Subject
@@ -148,7 +148,7 @@ for again in range({REPETITIONS}):
         "I": (kernel.h + kernel.r - 1, kernel.w + kernel.s - 1, channels),
         "K": (kernel.r, kernel.s, channels, filters),
     }
-    buffers = {name: Buffer(f"kernel.{name}", shape, layout=Layout(), per_item=False) for name, shape in shapes.items()}
+    buffers = {name: Buffer(f"kernel.{name}", shape, per_item=False) for name, shape in shapes.items()}
     return parse_program(text, buffers, name=f"kernel_{kernel.name}")
 
 
