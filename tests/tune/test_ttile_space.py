@@ -120,6 +120,17 @@ def test_the_metrics_choices_have_a_smaller_metric() -> None:
     assert len(searched) == len(set(searched))
 
 
+def test_the_tree_search_has_an_answer_for_any_cache() -> None:
+    """The thesis' has none where all fits, or where the first tile is larger than a cache."""
+    found = space(product(6, 16, 7))
+    for sizes in ([1, 2, 3], [60, 70, 80], [10**6, 10**7, 10**8]):
+        caches = [Cache(size, 1.0) for size in sizes]
+        for kernel in found.kernels:
+            for scheme in tree_search(found.problem, [kernel], caches, 1):
+                scheme.levels(found.problem.extents, found.problem.lanes)
+            assert tree_search(found.problem, [kernel], caches, 1)
+
+
 def test_a_fixed_order_and_copies() -> None:
     found = space(product(12, 32, 8), permutation=REUSE)
     every = list(found.every())

@@ -246,6 +246,7 @@ CONVOLUTIONS = [
     ("conv2 forward", "[Tfused[(n, 2), (k, 2)], T_2_c, R_y, R_ky, R_kx, T_8_c, U_3_x, V_k]"),
     ("conv2 forward", "[R_k, R_n, R_c, R_x, R_y, T_3_ky, U_3_kx, V_k]"),
     ("conv2 backward", "[Tfused[(n, 2), (c, 2)], R_iy, R_k, R_ky, R_kx, U_5_ix, V_c]"),
+    ("conv1 update", "[Tpar_2_k, R_ky, R_kx, R_n, R_y, R_x, U_8_c, V_k]"),  # c has a single block
     ("conv2 update", "[Tpar_4_c, T_3_ky, R_n, R_y, R_x, U_3_kx, U_4_c, U_2_k, V_k]"),
 ]
 

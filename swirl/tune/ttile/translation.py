@@ -184,7 +184,8 @@ class _Translation:
 
     def __init__(self, s: Schedule, phase: str, problem: Problem, scheme: Scheme, levels: dict[str, list[Level]]):
         self._s, self._phase, self._problem, self._scheme, self._levels = s, phase, problem, scheme, levels
-        self._left: dict[str, list[PhysicalLoop]] = {d: list(own) for d, own in problem.loops.items()}
+        # A loop over a single block stays where it is: it is not part of any tile.
+        self._left = {d: [loop for loop in own if loop.count > 1] or [own[-1]] for d, own in problem.loops.items()}
         self._placed: list[_Placed] = []
         self._copies: list[_Copies] = []
         self._sequences: list[_Sequence] = []

@@ -3,13 +3,12 @@
 From a kernel outwards, one tensor *grows* until it fills half of a cache: only dimensions that move it are tiled. Then
 loops along the other dimensions *reuse* it, until the tile overflows the cache. There nodes are compared by what they
 move into this cache, and the best ones go on to the next one. The thesis' search has no answer where a tensor is
-smaller than half of a cache, or all of a problem fits: here, growing ends where nothing is left to grow, and a cache's
-turn ends where nothing is left to be reused.
+smaller than half of a cache, or all of a problem fits: here, growing ends where nothing is left that fits, and the turn
+of a cache ends where nothing is left to be reused.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,8 +19,9 @@ from swirl.tune.ttile.tiles import Above, Kernel, scheme_of
 
 BRANCHES = 8
 """Nodes that go on from a cache to the next one."""
-NODES = 1000
-"""Nodes that are looked at for a cache, at the most, from each that goes on."""
+WIDTH = 100
+"""Nodes of one depth that are expanded for a cache, at the most: those that would move least into one of their size.
+The thesis expands all of them; above a convolution there are millions."""
 
 
 @dataclass(frozen=True)
@@ -91,41 +91,43 @@ def _moved(problem: Problem, above: Above, node: _Node) -> float:
 
 
 def _expanded(problem: Problem, above: Above, root: _Node, elements: int) -> Iterator[_Node]:
-    """The nodes at which the tile overflows a cache, or where nothing is left to be done for it (``expand_rec``)."""
-    waiting = deque([(root, _Context())])
-    looked_at = 0
-    while waiting and looked_at < NODES:
-        node, context = waiting.popleft()
-        looked_at += 1
-        if _footprint(problem, above, node.sizes) > elements:
-            if not context.grows:
+    """The nodes at which the tile overflows a cache, or where nothing is left to be done for it (``expand_rec``), depth
+    by depth."""
+    depth = [(root, _Context())]
+    while depth:
+        below: list[tuple[_Node, _Context]] = []
+        for node, context in depth:
+            if not context.grows and _footprint(problem, above, node.sizes) > elements:
                 yield node
-            continue  # what grows should stay inside
-        choices = _choices(problem, above, node, context)
-        if not choices and context.grows:
-            context = replace(context, grows=False)
-            choices = _choices(problem, above, node, context)
-        if not choices:
-            yield node
-        for dimension, size in choices:
-            after = _Node(node.kernel, (*node.tiles, (dimension, size)), {**node.sizes, dimension: size})
-            dimensions = context.dimensions | {dimension} if context.grows else context.dimensions
-            large = _footprint(problem, above, after.sizes) > elements // 2
-            grows = context.grows and not large
-            waiting.append((after, _Context(grows, dimensions, context.used | {dimension})))
+                continue
+            children = list(_children(problem, above, node, context, elements))
+            if not children and context.grows:
+                context = replace(context, grows=False)
+                children = list(_children(problem, above, node, context, elements))
+            if not children:
+                yield node
+            below += children
+        depth = below if len(below) <= WIDTH else sorted(below, key=lambda e: _moved(problem, above, e[0]))[:WIDTH]
 
 
-def _choices(problem: Problem, above: Above, node: _Node, context: _Context) -> list[tuple[str, int]]:
-    """The tiles that may come next: along dimensions that move a tensor which all of this phase have moved; or, once it
-    has grown, along those that do not move it."""
+def _children(
+    problem: Problem, above: Above, node: _Node, context: _Context, elements: int
+) -> Iterator[tuple[_Node, _Context]]:
+    """A node with one more tile: along a dimension that moves a tensor which all tiles of this phase moved, as long
+    as all fits the cache; or, once it has grown, along one that does not move it."""
     grown = [each for each in problem.tensors if context.dimensions <= each.dimensions]
     moving = frozenset(dimension for each in grown for dimension in each.dimensions)
     last = node.tiles[-1][0] if node.tiles else ""
-    return [
-        (dimension, size)
-        for dimension, size in above.choices(node.sizes, last)
-        if dimension not in context.used and (dimension in moving) == context.grows
-    ]
+    for dimension, size in above.choices(node.sizes, last):
+        if dimension in context.used or (dimension in moving) != context.grows:
+            continue
+        after = _Node(node.kernel, (*node.tiles, (dimension, size)), {**node.sizes, dimension: size})
+        footprint = _footprint(problem, above, after.sizes)
+        if not context.grows:
+            yield after, replace(context, used=context.used | {dimension})
+        elif footprint <= elements:
+            grows = footprint <= elements // 2
+            yield after, _Context(grows, context.dimensions | {dimension}, context.used | {dimension})
 
 
 def _completed(above: Above, node: _Node) -> tuple[tuple[str, int], ...]:
