@@ -50,7 +50,7 @@ class Subject:
     begun: Schedule
     phase: str
     behind: tuple[Recorded, ...] = ()
-    known: dict[tuple[str, ...], Schedule] = field(default_factory=dict, repr=False, compare=False)
+    known: dict[tuple[str, ...], Schedule] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def alone(cls, program: Program, phase: str, lays_out: Sequence[str], target: Target) -> Subject:
