@@ -154,9 +154,7 @@ def _fastest(step: Any) -> float:
 def measured(target: Target, only: str, compile_only: bool) -> Iterator[dict[str, Any]]:
     """A record of the machine, then one of each subject."""
     runner = Runner()
-    limits = Limits(target, runner)
-    rates = [(*limits.rates(), *limits.cache_rates()) for _ in range(5)]
-    peak, memory, level2, level3 = (max(each) for each in zip(*rates, strict=True))
+    rates = Limits(target, runner).best(5)
     yield {
         "machine": processor_name(),
         "target": target.name,
@@ -164,7 +162,7 @@ def measured(target: Target, only: str, compile_only: bool) -> Iterator[dict[str
         "level1_bytes": target.l1_bytes,
         "level2_bytes": target.l2_bytes,
         "level3_bytes": cache_bytes(level=3) or 0,
-        "rates": [peak, level2, level3, memory],
+        "rates": [rates.peak, rates.level2, rates.level3, rates.memory],
     }
     seen = set[str]()
     for name, net in nets():

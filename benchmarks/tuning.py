@@ -38,7 +38,6 @@ from swirl.tune.evaluation import Evaluator, line_of
 from swirl.tune.log import CandidateLine, Log, read_log
 from swirl.tune.replay import best_after
 from swirl.tune.searches import BATCH, SEARCHES
-from swirl.tune.spaces import Pool
 
 LOGS = Path(__file__).with_name("tuning")
 TRIALS, SEEDS = (10, 30, 100, 300), 20
@@ -204,8 +203,8 @@ def record(case: str, phase: str, draws: int, target: str | None, threads: int |
             (folder / "log.jsonl").write_bytes(gzip.decompress(path.read_bytes()))
         known = {line.key for line in read_log(folder) if isinstance(line, CandidateLine)}
         log = Log(folder)
-        pool = Pool(each.space, found_on.target, found_on.rates, count, found_on.level3_bytes, each.known.layouts)
-        pool.seen |= {each.known.key, *known}
+        pool = found_on.pool(each)
+        pool.seen |= known
         random, start = Random(len(known)), monotonic()
         with Evaluator(each.subject, each.known, count, items, click.echo) as evaluator:
             if not known:
@@ -231,10 +230,7 @@ def replay() -> None:
     for count in TRIALS:
         table.add_column(str(count), justify="right")
     for path in sorted(LOGS.glob("*.jsonl.gz")):
-        with tempfile.TemporaryDirectory() as scratch:
-            file = Path(scratch) / "log.jsonl"
-            file.write_bytes(gzip.decompress(path.read_bytes()))
-            lines = [line for line in read_log(file) if isinstance(line, CandidateLine)]
+        lines = [line for line in read_log(path) if isinstance(line, CandidateLine)]
         for name, values in best_after(lines, TRIALS, SEEDS).items():
             table.add_row(path.name.partition(".")[0], name, *(f"{value:.3f}" for value in values))
     Console().print(table)

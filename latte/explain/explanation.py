@@ -31,7 +31,7 @@ from swirl.ir.paths import at
 from swirl.ir.phases import PHASE_ALIASES, PHASES
 from swirl.ir.printing import unparse
 from swirl.ir.separate import separate
-from swirl.schedule.command_log import Outcome
+from swirl.schedule.command_log import Outcome, given_text
 from swirl.schedule.pipeline import AFTER_RECIPE, Stage
 from swirl.schedule.recipe import DEFAULT_SCHEDULE
 from swirl.schedule.rules.schedule import DEFAULTS
@@ -309,7 +309,7 @@ def recipe_text(
 
 def _any_width(command: CommandFact, lanes: int) -> str:
     """The command with the target's number of lanes in the place of that number."""
-    text = f"{command.text[:-1]}, of={command.of!r})" if command.of else command.text
+    text = given_text(command.text, command.of)
     if text.split("(")[0] not in ("vectorize", "tile"):
         return text
     return re.sub(rf", {lanes}(?=[,)])", ", target.simd_width", text, count=1)

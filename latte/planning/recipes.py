@@ -15,7 +15,7 @@ from latte.model.commands import by_phase
 from latte.model.ensemble import Ensemble
 from latte.model.graph import EVERY_RECIPE, Graph
 from latte.planning.frozen_recipes import as_frozen
-from swirl.config import settings
+from swirl.config import Settings, settings
 from swirl.errors import RecipeError
 from swirl.ir.spelling import normalised
 from swirl.schedule.by_entries import over
@@ -57,7 +57,7 @@ class Recipes:
         self._graph, self._frozen, self._read_file, chosen = graph, frozen, read, settings()
         self.scheduled = chosen.schedule
         """Whether nets are scheduled: not where ``LATTE_SCHEDULE=0``."""
-        users = [(files_of(folder), Choice.FOLDER) for folder in folders(graph)]
+        users = [(files_of(folder), Choice.FOLDER) for folder in folders(graph, chosen)]
         self._folders = [*users, (files_of(_shipped()), Choice.SHIPPED)]
         found = [{name: path for name, path in files.items() if has_entries(path)} for files, _ in users]
         self._entry_files = {path for files in found for path in files.values()}
@@ -248,9 +248,9 @@ def named_by_net(graph: Graph, members: Sequence[Ensemble]) -> bool:
     return any(path is None or not has_entries(path) for path in chosen)
 
 
-def folders(graph: Graph) -> list[Path]:
+def folders(graph: Graph, chosen: Settings) -> list[Path]:
     """The user's folders of recipes: those of the net, then ``LATTE_RECIPES``."""
-    return list(dict.fromkeys(each for each in (*graph.settings.recipes, settings().recipes) if each is not None))
+    return list(dict.fromkeys(each for each in (*graph.settings.recipes, chosen.recipes) if each is not None))
 
 
 def files_of(folder: Path) -> dict[str, Path]:

@@ -61,9 +61,10 @@ def unused_recipes(graph: Graph) -> tuple[UnusedRecipe, ...]:
     Args:
         graph: of the net, which is complete.
     """
-    if not settings().schedule:
+    chosen = settings()
+    if not chosen.schedule:
         return ()
-    return tuple(each for folder in folders(graph) for each in _unused_in(folder, graph))
+    return tuple(each for folder in folders(graph, chosen) for each in _unused_in(folder, graph))
 
 
 def _unused_in(folder: Path, graph: Graph) -> Iterator[UnusedRecipe]:

@@ -197,12 +197,10 @@ def measured() -> Iterator[Finding]:
         if why_not(target) is not None:
             continue
         for count in dict.fromkeys((1, threads)):
-            limits = Limits(resolve_target(target.name), Runner(count))
-            rounds = [(*limits.rates(), *limits.cache_rates()) for _ in range(ROUNDS)]
-            peak, memory, second, third = (max(each) for each in zip(*rounds, strict=True))
+            rates = Limits(resolve_target(target.name), Runner(count)).best(ROUNDS)
             told = (
-                f"{peak / 1e9:.0f} Gflop/s of multiply-adds; reading level 2 {second / 1e9:.0f}, level 3 "
-                f"{third / 1e9:.0f}, memory {memory / 1e9:.0f} GB/s"
+                f"{rates.peak / 1e9:.0f} Gflop/s of multiply-adds; reading level 2 {rates.level2 / 1e9:.0f}, level 3 "
+                f"{rates.level3 / 1e9:.0f}, memory {rates.memory / 1e9:.0f} GB/s"
             )
             yield Finding(f"{target.name}, {count} thread{'s' if count > 1 else ''}", told)
     limits = Limits(resolve_target("portable"), Runner(1))

@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from latte.autodiff.differentiated import differentiate
+from latte.autodiff.differentiated import Differentiated, differentiate
 from latte.explain.explanation import command_fact, recipe_text
 from latte.frontend.lowered import lower_layers
 from latte.model.ensemble import Ensemble
+from latte.model.graph import Graph
 from latte.net import Net
 from latte.planning.chains import find_chains
 from latte.planning.plan import ScheduledUnit, make_plan
@@ -75,7 +76,11 @@ def starting_recipe(net: Net, layer: str, target: Target) -> str:
     if not phases:
         raise CommandError(f"{layer} computes nothing: there is nothing to schedule")
     with Memos() as memos, KeptSchedules(memos, target) as kept:
-        item = _alone(net, members[0], phases, kept) if len(members) == 1 else _chain(net, layer, kept)
+        item = (
+            _alone(graph, programs, members[0], phases, kept)
+            if len(members) == 1
+            else _chain(graph, programs, layer, kept)
+        )
     if item.unit.joined:
         phases = [phase for phase in PHASES if phase in item.unit.parts]
     commands = [command_fact(outcome, layer) for outcome in item.result.outcomes]
@@ -84,22 +89,21 @@ def starting_recipe(net: Net, layer: str, target: Target) -> str:
     return recipe_text(title, commands, phases, target.simd_width, kinds if len(kinds) > 1 else ())
 
 
-def _chain(net: Net, name: str, kept: KeptSchedules) -> ScheduledUnit:
+def _chain(graph: Graph, programs: Differentiated, name: str, kept: KeptSchedules) -> ScheduledUnit:
     """A chain as it is scheduled now."""
-    programs = differentiate(net.graph, lower_layers(net.graph, net.batch_size))
-    plan = make_plan(net.graph, programs, kept, until=lambda unit: unit.name == name)
+    plan = make_plan(graph, programs, kept, until=lambda unit: unit.name == name)
     item = plan.scheduled[-1]
     if item.unit.name != name:
         raise CommandError(f"the layers of {name} are scheduled one by one", way_out="begin with one of them")
     return item
 
 
-def _alone(net: Net, ensemble: Ensemble, phases: Sequence[str], kept: KeptSchedules) -> ScheduledUnit:
+def _alone(
+    graph: Graph, programs: Differentiated, ensemble: Ensemble, phases: Sequence[str], kept: KeptSchedules
+) -> ScheduledUnit:
     """A layer as it is scheduled in no chain."""
-    graph = net.graph
     own = Recipes(graph).path(ensemble)
     before = dict(graph.recipes)
-    programs = differentiate(graph, lower_layers(graph, net.batch_size))
     with tempfile.TemporaryDirectory() as scratch:
         asked = Path(scratch) / "default.py"  # a recipe of its own: the layer is in no chain then
         functions = [f"def {phase}(s, target):\n    s.default({phase!r})\n" for phase in phases]

@@ -13,6 +13,7 @@ import numpy as np
 
 from swirl.build.jit import Kernel, build, load
 from swirl.build.translation_unit import TranslationUnit
+from swirl.cost.time import Rates
 from swirl.run.memory import allocate
 from swirl.run.runner import Phase, Runner
 from swirl.target.targets import Target
@@ -46,6 +47,11 @@ class Times:
         ordered = sorted(self.runs)
         quarter = len(ordered) // 4
         return ordered[quarter], ordered[-1 - quarter]
+
+
+def lower_quartile(runs: Sequence[float]) -> float:
+    """Of the seconds of several runs."""
+    return Times(tuple(runs)).spread[0]
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,12 @@ class Limits:
         """Operations a second and bytes a second, of one run of each probe. The best of several runs are the limits."""
         multiply_add, read = self._phase.run_timed()
         return self._operations / multiply_add, READ_BYTES / read
+
+    def best(self, rounds: int) -> Rates:
+        """The best rates of so many runs of each probe."""
+        found = [(*self.rates(), *self.cache_rates()) for _ in range(rounds)]
+        peak, memory, level2, level3 = (max(each) for each in zip(*found, strict=True))
+        return Rates(peak, level2, level3, memory)
 
     def flush(self) -> None:
         """Fill the caches with something else."""

@@ -59,6 +59,11 @@ class Recorded:
         return f"{self.name}({', '.join(given)})"
 
 
+def given_text(text: str, of: str) -> str:
+    """The text of a command on a layout as the recipe of a chain gives it: with the kind of layer that it is of."""
+    return f"{text[:-1]}, of={of!r})" if of else text
+
+
 def _written(value: Any) -> str:
     """The value as Python; many equal tile sizes (:meth:`swirl.schedule.queries.Questions.combination`) are
     abbreviated: ``[13] * 231 + [12] * 9``."""

@@ -82,7 +82,7 @@ class Subject:
         for each in done:
             if each.function in before:
                 begun.applying = each.function
-                _apply(begun, each.command)
+                applies(begun, each.command)
         begun.applying = phase
         layouts = (each.command for each in done if each.function not in (phase, *before))
         return cls(begun, phase, tuple(each for each in layouts if each.name in LAYOUT_COMMANDS))
@@ -107,7 +107,7 @@ class Subject:
             known = self.known.get(further)
             if known is None:
                 known = schedule.copy()
-                if not _apply(known, command):
+                if not applies(known, command):
                     known = schedule  # refused
                 if len(self.known) >= KEPT:
                     self.known.clear()
@@ -129,21 +129,21 @@ class Subject:
         schedule = self.begun.copy()
         known = len(schedule.outcomes)
         for command in layouts:
-            _apply(schedule, command)
+            applies(schedule, command)
         function(schedule, self.target)
         made = [each.command for each in schedule.outcomes[known:] if each.status == "applied"]
         return self._finished(schedule, tuple(made))
 
     def _finished(self, schedule: Schedule, applied: tuple[Recorded, ...]) -> Candidate:
         for command in self.behind:
-            _apply(schedule, command)
+            applies(schedule, command)
         region = schedule.region
         layouts = {name: layout for name, layout in schedule.state.layouts.items() if layout != PLAIN}
         return Candidate(applied, finished(schedule.state, region, self.phase, self.target.simd_width), layouts)
 
 
-def _apply(schedule: Schedule, command: Recorded) -> bool:
-    """Whether a command was not refused."""
+def applies(schedule: Schedule, command: Recorded) -> bool:
+    """Apply a command, unless it is refused; whether it was not."""
     try:
         schedule.apply(replace(command, location=DEFAULT_SCHEDULE))  # nobody wants to know a way out
     except LatteError:

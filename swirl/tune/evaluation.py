@@ -10,10 +10,11 @@ from swirl.build.jit import build
 from swirl.build.libraries import Built
 from swirl.codegen.emit import KernelSource
 from swirl.errors import CompilerFailed, LatteError
+from swirl.measure.rates import lower_quartile
 from swirl.schedule.pipeline import generate
 from swirl.target.targets import Target
 from swirl.tune.candidates import Candidate, Subject
-from swirl.tune.log import LOST, MEASURED, REFUSED, WRONG, CandidateLine, commands_to_line, quartile
+from swirl.tune.log import LOST, MEASURED, REFUSED, WRONG, CandidateLine, commands_to_line
 from swirl.tune.served import Job
 from swirl.tune.spaces import Draw
 from swirl.tune.worker import Lost, Worker, spec_of
@@ -44,7 +45,7 @@ class Timed:
     @property
     def ratio(self) -> float | None:
         """Beside the known schedule, of lower quartiles; None where it was not measured."""
-        return quartile(self.seconds) / quartile(self.beside) if self.outcome == MEASURED else None
+        return lower_quartile(self.seconds) / lower_quartile(self.beside) if self.outcome == MEASURED else None
 
 
 def line_of(draw: Draw, timed: Timed, subject: str, method: str, seed: int) -> CandidateLine:
@@ -99,7 +100,7 @@ class Evaluator:
             (times,) = self._worker.race([made])
         except Lost as lost:
             raise LatteError(f"the schedule that the layer has cannot be timed by itself: {lost}") from lost
-        self.best = quartile(times)
+        self.best = lower_quartile(times)
         """Seconds of the known schedule at its best."""
 
     def measure(self, candidates: Sequence[Candidate], runs: int = 3) -> list[Timed]:
@@ -137,7 +138,7 @@ class Evaluator:
         """Times of kernels, the known one first, once the machine is as fast as it was."""
         for _ in range(PAUSES):
             times = self._worker.race(jobs, runs)
-            now = quartile(times[0])
+            now = lower_quartile(times[0])
             if now <= BUSY * self.best + JITTER:
                 break
             self._tell(f"the machine is busy with something else ({now / self.best:.1f} × as slow): waiting")

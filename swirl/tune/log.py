@@ -3,6 +3,7 @@ process is skipped; two logs, one after the other, are one log."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from swirl.build.cache import cache_key
 from swirl.errors import LatteError
+from swirl.measure.rates import lower_quartile
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.entries import key_of
 from swirl.schedule.memo import Memo
@@ -106,7 +108,7 @@ class CandidateLine:
         """Its time beside the known schedule's: of lower quartiles; None where it was not measured."""
         if self.outcome != MEASURED or not self.seconds or not self.beside:
             return None
-        return quartile(self.seconds) / quartile(self.beside)
+        return lower_quartile(self.seconds) / lower_quartile(self.beside)
 
 
 @dataclass(frozen=True)
@@ -131,12 +133,6 @@ class ResultLine:
 
 Line = SubjectLine | CandidateLine | ResultLine
 KINDS: Mapping[str, type[Any]] = {"subject": SubjectLine, "candidate": CandidateLine, "result": ResultLine}
-
-
-def quartile(times: Sequence[float]) -> float:
-    """The lower one."""
-    ordered = sorted(times)
-    return ordered[len(ordered) // 4]
 
 
 class Log:
@@ -182,12 +178,13 @@ class Log:
 
 
 def read_log(path: Path) -> Iterator[Line]:
-    """The lines of a log, or of a folder with one; none where there is no such file. Lines that are damaged, or of
-    another version, are left out."""
+    """The lines of a log, also of a compressed one (``.gz``), or of a folder with one; none where there is no such
+    file. Lines that are damaged, or of another version, are left out."""
     path = path / FILE if path.is_dir() else path
     if not path.exists():
         return
-    with path.open(encoding="utf-8", errors="replace") as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", errors="replace") as file:
         for text in file:
             try:
                 values = json.loads(text)

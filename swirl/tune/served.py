@@ -18,7 +18,7 @@ from swirl.dump.differences import differences
 from swirl.errors import LatteError
 from swirl.ir.buffers import DTYPES, Buffer
 from swirl.ir.item_numbers import value_of
-from swirl.measure.rates import Limits
+from swirl.measure.rates import Limits, lower_quartile
 from swirl.run.memory import allocate
 from swirl.run.runner import Runner
 from swirl.target.targets import get_target
@@ -155,7 +155,7 @@ class Bench:
                         self._limits.flush()
                     times[number] += phases[number].run_timed()
             first, *others = running
-            others.sort(key=lambda number: sorted(times[number])[len(times[number]) // 4])
+            others.sort(key=lambda number: lower_quartile(times[number]))
             running = [first, *others[: max(keep, len(others) // 2)]]
             runs = 2 * runs if sum(min(times[number]) for number in running) * runs < SHARE * ROUNDS else runs
         return times

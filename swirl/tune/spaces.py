@@ -20,12 +20,10 @@ from swirl.schedule.recipe import Recipe, Schedule
 from swirl.schedule.rules.schedule import default_schedule
 from swirl.schedule.rules.trials import Decision
 from swirl.target.targets import Target
-from swirl.tune.candidates import Candidate, Subject, varied
+from swirl.tune.candidates import TRIES, Candidate, Subject, varied
 
 DECIDED = "decided"
 """The origin of points that the rules of the default schedule make."""
-TRIES = 40
-"""Draws for a point that is asked for: many are refused, or end in a program that is known."""
 
 
 @dataclass(frozen=True)

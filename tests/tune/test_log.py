@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -54,6 +55,9 @@ def test_lines_come_back_and_logs_merge(tmp_path: Path) -> None:
     again.tell(candidate("b", [1.0]))
     again.close()
     assert len(list(read_log(tmp_path))) == 3
+    packed = tmp_path / "packed.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / FILE).read_bytes()))
+    assert list(read_log(packed)) == list(read_log(tmp_path))
     both = tmp_path / "both.jsonl"
     both.write_text((tmp_path / FILE).read_text() * 2)
     assert len(list(read_log(both))) == 6

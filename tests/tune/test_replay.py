@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isinf
@@ -15,7 +13,7 @@ import pytest
 
 from swirl.cost.time import Demand
 from swirl.tune.expect import expect
-from swirl.tune.log import MEASURED, CandidateLine
+from swirl.tune.log import MEASURED, CandidateLine, read_log
 from swirl.tune.replay import best_after, replayed
 from swirl.tune.searches import SEARCHES
 
@@ -55,11 +53,7 @@ def test_a_good_model_finds_the_best_first() -> None:
 
 
 def read(path: Path) -> list[CandidateLine]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        rows = map(json.loads, file)
-        return [
-            CandidateLine(**{k: v for k, v in row.items() if k != "kind"}) for row in rows if row["kind"] == "candidate"
-        ]
+    return [line for line in read_log(path) if isinstance(line, CandidateLine)]
 
 
 def random_draws(lines: Sequence[CandidateLine]) -> list[float]:

@@ -12,11 +12,10 @@ from pathlib import Path
 from latte.runtime.files import write_whole
 from latte.tools.tune.session import Found
 from swirl.errors import LatteError, RecipeError
-from swirl.schedule.command_log import Recorded
+from swirl.schedule.command_log import Recorded, given_text
 from swirl.schedule.entries import NAME, Entry, form_of, key_of, sizes_of
 from swirl.schedule.files import read_recipe
 from swirl.source_text import parsed
-from swirl.transforms import LAYOUT_COMMANDS
 from swirl.tune.candidates import Candidate, Subject
 
 INDENT = "    "
@@ -287,9 +286,7 @@ def _function(name: str, entry: NewEntry) -> str:
 
 
 def _written(command: Recorded) -> str:
-    text = command.text
-    if command.of and command.name in LAYOUT_COMMANDS:
-        text = f"{text[:-1]}, of={command.of!r})"
+    text = given_text(command.text, command.of)
     return text if '"' in text else text.replace("'", '"')
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from latte.profiling.roofline import check_plot
+from latte.runtime.files import write_whole
 from swirl.errors import LatteError
 from swirl.target.machine import processor_name
 from swirl.target.targets import Target
@@ -55,9 +56,7 @@ def _write(path: Path, table: KernelTable) -> None:
     """All or nothing: a search that is killed leaves the table of the batch before."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(table.written(), encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, table.written().encode())
     except OSError as error:
         raise LatteError(f"{path} cannot be written: {error.strerror}", way_out="--out names another folder") from error
 

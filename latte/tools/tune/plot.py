@@ -9,8 +9,9 @@ from typing import Any
 
 from latte.profiling.roofline import check_plot
 from swirl.errors import CommandError
+from swirl.measure.rates import lower_quartile
 from swirl.tune.expect import TAUS, best_so_far, expect
-from swirl.tune.log import CandidateLine, SubjectLine, quartile, read_log
+from swirl.tune.log import CandidateLine, SubjectLine, read_log
 
 MOST = 8
 """Phases that are drawn: those with most candidates."""
@@ -56,7 +57,7 @@ def phases(folder: Path) -> list[Drawn]:
                 tuple(shares.values()),
                 tuple(shares[each] for each in drawn),
                 tuple(each.predicted for each in own.values()),
-                tuple(quartile(each.seconds) for each in own.values()),
+                tuple(lower_quartile(each.seconds) for each in own.values()),
             )
         )
     return sorted(found, key=lambda each: -len(each.shares))

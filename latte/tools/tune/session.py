@@ -11,7 +11,7 @@ from zlib import crc32
 from latte.tools.tune.subjects import Tunable
 from swirl.build.compiler import find_compiler
 from swirl.cost.time import Rates
-from swirl.measure.rates import Limits
+from swirl.measure.rates import Limits, lower_quartile
 from swirl.run.runner import Runner
 from swirl.target.machine import cache_bytes, processor_name
 from swirl.target.targets import Target
@@ -24,7 +24,6 @@ from swirl.tune.log import (
     ResultLine,
     SubjectLine,
     commands_to_line,
-    quartile,
     to_line,
 )
 from swirl.tune.searches import SEARCHES
@@ -35,6 +34,8 @@ FINALISTS = 3
 GAIN = 1.03
 """Times as fast as the known schedule must a candidate be, by minimum and by lower quartile."""
 FINAL_RUNS = 12
+ROUNDS = 5
+"""Of the probes of the machine."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,18 @@ class Machine:
     @classmethod
     def measured(cls, target: Target, threads: int) -> Machine:
         """This machine."""
-        limits = Limits(target, Runner(threads))
-        found = [(*limits.rates(), *limits.cache_rates()) for _ in range(5)]
-        peak, memory, level2, level3 = (max(each) for each in zip(*found, strict=True))
-        rates = Rates(peak, level2, level3, memory)
+        rates = Limits(target, Runner(threads)).best(ROUNDS)
         compiler = find_compiler().version.partition("\n")[0]
         return cls(target, threads, rates, cache_bytes(level=3) or 0, processor_name(), compiler)
 
     def limit(self, tunable: Tunable) -> float:
         """Seconds that the machine needs at least for what a phase computes and touches."""
         return max(tunable.work.operations / self.rates.peak, tunable.work.bytes / self.rates.memory)
+
+    def pool(self, tunable: Tunable) -> Pool:
+        """What a search of a phase draws from; the schedule that it has is not drawn."""
+        layouts, seen = tunable.known.layouts, {tunable.known.key}
+        return Pool(tunable.space, self.target, self.rates, self.threads, self.level3_bytes, layouts, seen)
 
 
 @dataclass(frozen=True)
@@ -164,10 +167,7 @@ def search(
     """
     start, random = monotonic(), Random(crc32(f"{tunable.key} {seed}".encode()))
     limit = machine.limit(tunable)
-    pool = Pool(
-        tunable.space, machine.target, machine.rates, machine.threads, machine.level3_bytes, tunable.known.layouts
-    )
-    pool.seen.add(tunable.known.key)
+    pool = machine.pool(tunable)
     with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
         log.tell(subject_line(tunable, machine, items, limit / evaluator.best))
         measured: list[tuple[float, Draw]] = []
@@ -243,10 +243,10 @@ def _confirmed(
         timed, *others = evaluator.measure([each.candidate for each in (point, *beside)], FINAL_RUNS)
     if timed.outcome != MEASURED:
         return nothing
-    gains = [quartile(timed.beside) / quartile(timed.seconds), min(timed.beside) / min(timed.seconds)]
-    seconds = quartile(timed.seconds), quartile(timed.beside)
+    gains = [lower_quartile(timed.beside) / lower_quartile(timed.seconds), min(timed.beside) / min(timed.seconds)]
+    seconds = lower_quartile(timed.seconds), lower_quartile(timed.beside)
     by_default = [each for each in others if each.outcome == MEASURED]
-    usual = seconds[0] if point is default else quartile(by_default[0].seconds) if by_default else 0.0
+    usual = seconds[0] if point is default else lower_quartile(by_default[0].seconds) if by_default else 0.0
     if min(gains) < GAIN:
         told = f"the best one is {min(gains):.2f} times as fast when it is measured again"
         return replace(nothing, known=seconds[1], default=usual, told=told)

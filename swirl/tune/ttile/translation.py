@@ -22,7 +22,7 @@ from swirl.schedule.command_log import Recorded
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.target.targets import Target
 from swirl.transforms import LAYOUT_COMMANDS
-from swirl.tune.candidates import Candidate, Subject
+from swirl.tune.candidates import Candidate, Subject, applies
 from swirl.tune.ttile.problem import PhysicalLoop, Problem, problem_of
 from swirl.tune.ttile.schemes import (
     ExternalCall,
@@ -56,10 +56,7 @@ def prepared(subject: Subject, known: Sequence[Recorded]) -> Subject:
     begun = subject.begun.copy()
     for command in known:
         if command.name in PREPARING and "at" not in dict(command.options):
-            try:
-                begun.apply(replace(command, location=DEFAULT_SCHEDULE))
-            except LatteError:
-                continue
+            applies(begun, command)
     return replace(subject, begun=begun)
 
 
