@@ -23,12 +23,14 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=packages,
-    # The runner's C++ and the frames of translation units; the pages of explanations and profiles in notebooks.
+    # The runner's C++ and the frames of translation units; the pages of explanations and profiles in notebooks; the
+    # sources of exported nets.
     package_data={
         "latte": ["py.typed"],
         "swirl.codegen.templates": ["*"],
         "latte.explain.templates": ["*"],
         "latte.profiling.templates": ["*"],
+        "latte.tools.export.templates": ["*"],
     },
     entry_points={"console_scripts": ["latte = latte.tools.cli:main"]},
     install_requires=[

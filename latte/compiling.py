@@ -114,6 +114,34 @@ def planned_memory(graph: Graph, target: str | None = None) -> MemoryReport:
         return report_of(graph, memory, batch_size, scratch_bytes(order, made_for, settings().threads))
 
 
+@alone
+def planned_inference(
+    graph: Graph, batch_size: int, target: Target, on_stage: Progress | None = None
+) -> tuple[Plan, list[GeneratedPhase]]:
+    """The plan of a net, as :func:`compile_graph` makes it, and the C++ of inference. Nothing is compiled or allocated.
+
+    Args:
+        graph: of the net.
+        batch_size: items in a batch.
+        target: what code is made for; it need not run here.
+        on_stage: told of every unit scheduled (done, total, name).
+
+    Raises:
+        LatteError: see :func:`compile_graph`.
+    """
+    forget_names(graph)
+    with Memos() as memos, KeptSchedules(memos, target) as kept:
+        plan = make_plan(graph, differentiate(graph, lower_layers(graph, batch_size)), kept, on_stage)
+        return plan, generated_kernels(plan, (INFERENCE,))
+
+
+def forget_names(graph: Graph) -> None:
+    """Ask again what names in bodies stand for, if the net has not been compiled before: its declaration is complete."""
+    if not graph.settings.compiled:
+        for ensemble in graph.ensembles:
+            ensemble.phase_methods.forget()
+
+
 def _arranged(
     graph: Graph, plan: Plan, phases: Sequence[GeneratedPhase], batch_size: int
 ) -> tuple[dict[str, list[GeneratedPhase]], MemoryPlan]:
@@ -160,9 +188,7 @@ def new_session(graph: Graph, target: str | None, threads: int | None, progress:
             f"the number of threads must be an integer from 1 to {MAX_THREADS}, not {threads!r}",
             location=user_location(),
         )
-    if not graph.settings.compiled:
-        for ensemble in graph.ensembles:
-            ensemble.phase_methods.forget()
+    forget_names(graph)
     with Located():
         runner = Runner(None if threads is None else int(threads))
         made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)

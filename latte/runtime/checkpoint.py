@@ -13,6 +13,7 @@ import numpy as np
 
 from latte.model.checks import check_flags, takes
 from latte.model.freezing import Freezing
+from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.runtime.checkpoint_format import Damaged, generator_of, read, written
 from latte.runtime.data import check_fields
@@ -129,25 +130,66 @@ def load(
     check_flags(DataError, strict=strict)
     found, name_of_file = read_file(path), os.fspath(path)
     shuffling, freezing = _generator(found.about["shuffling"]), _freezing(found.about, name_of_file)
-    own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
-    here = learned(session)
-    if strict:
-        check_alike(own, here, name_of_file, "the net")
-    left = incompatible(own, here)
-    unlike = {name for name, *_ in left.mismatched_keys}
-    own = {name: values for name, values in own.items() if name in here and name not in unlike}
-    check_fields(session.graph, own)
+    own, left = _fitting(session.graph, found, learned(session), name_of_file, strict)
     if solver is not None:
         left = left.with_others(_load_solver(_resumable(solver, session), found, path, strict))
     for name, values in own.items():
         session.whole.write(name, values)
     if strict:
-        _go_on(session, found.about)
+        _go_on(session.graph, found.about, freezing)
+        arrays = session.whole.arrays
+        for name, number in (("net.seed", found.about["seed"]), ("net.step", found.about["step"])):
+            if name in arrays:
+                arrays[name][0] = number
         session.shuffling = shuffling
-        if freezing is not None:
-            session.graph.settings.freezing = freezing
     session.forget_runs()
     return left
+
+
+def load_declared(graph: Graph, path: str | os.PathLike[str], here: Mapping[str, np.ndarray]) -> Checkpoint:
+    """The same as a strict :func:`load` for a net that is not compiled: its settings are those of the file then.
+
+    Args:
+        graph: of the net.
+        path: of a file that :func:`save` has written.
+        here: the parameters and running statistics of the net, by storage, in logical order.
+
+    Returns:
+        what the file has, without a solver's.
+
+    Raises:
+        DataError: as :func:`load` does. The net is as it was then.
+    """
+    found, name_of_file = read_file(path), os.fspath(path)
+    freezing = _freezing(found.about, name_of_file)
+    own, _ = _fitting(graph, found, here, name_of_file, strict=True)
+    _go_on(graph, found.about, freezing)
+    return Checkpoint(own, found.about)
+
+
+def _fitting(
+    graph: Graph, found: Checkpoint, here: Mapping[str, np.ndarray], name_of_file: str, strict: bool
+) -> tuple[dict[str, np.ndarray], IncompatibleKeys]:
+    """What a file has for a net, and what is left out.
+
+    Args:
+        graph: of the net.
+        found: the file's content.
+        here: what the net has.
+        name_of_file: for messages.
+        strict: whether all must fit.
+
+    Raises:
+        DataError: it does not.
+    """
+    own = {name: values for name, values in found.tensors.items() if not name.startswith(SOLVER)}
+    if strict:
+        check_alike(own, here, name_of_file, "the net")
+    left = incompatible(own, here)
+    unlike = {name for name, *_ in left.mismatched_keys}
+    own = {name: values for name, values in own.items() if name in here and name not in unlike}
+    check_fields(graph, own)
+    return own, left
 
 
 def _load_solver(solver: Resumable, found: Checkpoint, path: str | os.PathLike[str], strict: bool) -> IncompatibleKeys:
@@ -184,15 +226,14 @@ def _load_solver(solver: Resumable, found: Checkpoint, path: str | os.PathLike[s
     )
 
 
-def _go_on(session: Session, about: Mapping[str, Any]) -> None:
-    """Set the weights of losses, the seed and the step to what a file has."""
-    weights, arrays = about.get("loss_weights", {}), session.whole.arrays  # weights are later than others
-    for loss in session.graph.losses():
+def _go_on(graph: Graph, about: Mapping[str, Any], freezing: Freezing | None) -> None:
+    """Set the weights of losses, the seed, and what is frozen to what a file has."""
+    weights = about.get("loss_weights", {})  # later than others
+    for loss in graph.losses():
         loss.loss_weight = weights.get(loss.name, loss.loss_weight)
-    session.graph.settings.seed = int(about["seed"])
-    for name, number in (("net.seed", about["seed"]), ("net.step", about["step"])):
-        if name in arrays:
-            arrays[name][0] = number
+    graph.settings.seed = int(about["seed"])
+    if freezing is not None:
+        graph.settings.freezing = freezing
 
 
 def _freezing(about: Mapping[str, Any], path: str) -> Freezing | None:

@@ -77,9 +77,9 @@ class CompiledPhase(GeneratedPhase):
     built: Built
 
 
-def generated_kernels(plan: Plan) -> list[GeneratedPhase]:
-    """All phases of a plan with their C++, not compiled."""
-    return [_generated(item, phase, plan, None) for item in plan.scheduled for phase in _wanted(item, None)]
+def generated_kernels(plan: Plan, phases: Collection[str] | None = None) -> list[GeneratedPhase]:
+    """The phases of a plan, all by default, with their C++, not compiled."""
+    return [_generated(item, phase, plan, None) for item in plan.scheduled for phase in _wanted(item, phases)]
 
 
 def compile_kernels(

@@ -1,5 +1,5 @@
 """The command line: ``latte show``, ``explain``, ``bisect``, ``compare``, ``time``, ``profile``, ``tune-by-hand``,
-``tune``, ``bench``, ``cache``, ``doctor``.
+``tune``, ``bench``, ``cache``, ``doctor``, ``export``.
 
 A FILE defines a net: a function ``net()`` that returns one, or a module-level net. It is run as a module, up to the
 first call that would run a net, such as ``fit``.
@@ -20,6 +20,7 @@ from latte.net import Net
 from latte.profiling.roofline import check_plot
 from latte.tools.bench.command import bench
 from latte.tools.doctor import doctor
+from latte.tools.export.command import export
 from latte.tools.net_files import SET, Source, compiled_net, computed_phases, load_net, plain_errors
 from latte.tools.results import ResultFile, write_results
 from latte.tools.show import explain, show
@@ -259,7 +260,7 @@ def _dumped(folder: Path, layer: str | None, phase: str | None) -> list[Path]:
     return found
 
 
-for command in (show, explain, bench, tune, doctor):
+for command in (show, explain, bench, tune, doctor, export):
     main.add_command(command)
 
 

@@ -5,6 +5,7 @@ sizes of its caches.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,6 @@ def why_not(target: Target) -> str | None:
     facts = read_entry(key, {"why_not": str | None})
     if facts is None:
         with entry_lock(key), draft_folder(key) as draft:
-            (draft / "probe.cpp").write_text(probe, encoding="utf-8")
             reason, final = _run_probe(draft, target, compiler)
             if not final:
                 return reason
@@ -103,6 +103,19 @@ def why_not(target: Target) -> str | None:
             publish(draft, key, facts)
     answer: str | None = facts["why_not"]
     return answer
+
+
+def why_not_made(target: Target) -> str | None:
+    """Why the compiler does not make code for a target, whatever this machine runs, or None if it does.
+
+    Raises:
+        CompilerMissing: there is none.
+    """
+    compiler = find_compiler()
+    if not target.isa_flags:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return _compile_probe(Path(folder), target, compiler)
 
 
 def why_hidden(target: Target) -> str | None:
@@ -116,13 +129,21 @@ def why_hidden(target: Target) -> str | None:
     return None
 
 
+def _compile_probe(folder: Path, target: Target, compiler: Compiler) -> str | None:
+    """Compile ``probe.cpp``: why that fails, or None."""
+    (folder / "probe.cpp").write_text(_PROBES[target.name], encoding="utf-8")
+    compiled = compiler.run(("-O1", *target.isa_flags, "probe.cpp", "-o", "probe"), folder)
+    if compiled.returncode == 0:
+        return None
+    words = compiled.stderr.strip().splitlines() or ["no message"]
+    return f"the compiler {compiler.command[0]} does not make its code ({words[0]})"
+
+
 def _run_probe(folder: Path, target: Target, compiler: Compiler) -> tuple[str | None, bool]:
     """Compile and run ``probe.cpp``: why it fails (or None), and whether that answer is final."""
-    compiled = compiler.run(("-O1", *target.isa_flags, "probe.cpp", "-o", "probe"), folder)
-    if compiled.returncode != 0:
-        # Could as well be a full disk: not to be remembered.
-        words = compiled.stderr.strip().splitlines() or ["no message"]
-        return f"the compiler {compiler.command[0]} does not make its code ({words[0]})", False
+    reason = _compile_probe(folder, target, compiler)
+    if reason is not None:
+        return reason, False  # could as well be a full disk: not to be remembered
     ran = run_program((str(folder / "probe"),))
     if ran.returncode == 0:
         return None, True

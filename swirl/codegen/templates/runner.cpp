@@ -13,6 +13,9 @@
 //
 // Beside other busy programs, a team waits at each barrier for the thread that is not running. If that costs more than
 // several threads gain, phases that take less than a few time slices run on one thread for a while.
+//
+// A C++ program with phases of its own includes this file and says in which namespace: all of it is in there then, and
+// only that program sees it.
 
 #include <algorithm>
 #include <atomic>
@@ -27,6 +30,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #endif
+
+#ifdef SWIRL_INSIDE
+#define SWIRL_CALLED [[maybe_unused]] static
+#else
+#define SWIRL_INSIDE swirl_runner
+#define SWIRL_CALLED extern "C"
+#endif
+
+namespace SWIRL_INSIDE {
 
 namespace {
 
@@ -378,7 +390,7 @@ void learn(Team& team, Phase& phase, double start, double stop) {
 }  // namespace
 
 // moves: whether threads that share a core may be moved. Null if there is no memory.
-extern "C" Team* swirl_team(int threads, int moves) {
+SWIRL_CALLED Team* swirl_team(int threads, int moves) {
     Team* team = static_cast<Team*>(std::calloc(1, sizeof(Team)));
     if (team == nullptr) {
         return nullptr;
@@ -400,14 +412,14 @@ extern "C" Team* swirl_team(int threads, int moves) {
     return team;
 }
 
-extern "C" void swirl_team_ends(Team* team) {
+SWIRL_CALLED void swirl_team_ends(Team* team) {
     std::free(team->last_on);
     std::free(team->begun);
     std::free(team);
 }
 
 // seconds: one number a step, or null.
-extern "C" void swirl_run(Team* team, Phase* phase, double* seconds) {
+SWIRL_CALLED void swirl_run(Team* team, Phase* phase, double* seconds) {
     const double begun = now();
     bool alone = team->threads == 1, shared = false;
     if (!alone && seconds == nullptr && phase->usual > 0 && phase->usual * team->threads < SHORT) {
@@ -431,7 +443,7 @@ extern "C" void swirl_run(Team* team, Phase* phase, double* seconds) {
     }
 }
 
-extern "C" void swirl_seen(const Team* team, Seen* seen) {
+SWIRL_CALLED void swirl_seen(const Team* team, Seen* seen) {
     seen->regions = team->regions;
     seen->shared = team->shared;
     seen->moves = team->moved;
@@ -439,20 +451,22 @@ extern "C" void swirl_seen(const Team* team, Seen* seen) {
 }
 
 // For tests: a phase ends with a delay at a time, after others have run; whether short phases run on one thread then.
-extern "C" void swirl_delayed(Team* team, double ran, double delay, double time) {
+SWIRL_CALLED void swirl_delayed(Team* team, double ran, double delay, double time) {
     team->crowd.ran += ran;
     team->crowd.delayed(delay, time, team->threads);
 }
 
-extern "C" int swirl_holds(const Team* team, double time) {
+SWIRL_CALLED int swirl_holds(const Team* team, double time) {
     return team->crowd.holds(time);
 }
 
 // Writes the zeros that fresh pages hold anyway, so that they exist, each near the thread that will use it.
-extern "C" void swirl_touch(char* start, long bytes, int threads) {
+SWIRL_CALLED void swirl_touch(char* start, long bytes, int threads) {
     const long page = 4096;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long offset = 0; offset < bytes; offset += page) {
         *static_cast<volatile char*>(start + offset) = 0;
     }
 }
+
+}  // namespace SWIRL_INSIDE

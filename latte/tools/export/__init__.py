@@ -1,0 +1,1 @@
+"""Trained nets as C++ libraries: ``latte export``."""
