@@ -85,11 +85,15 @@ int this_core() {
 #endif
 }
 
+}  // namespace
+
 // A number with a cache line of its own.
 struct Line {
     std::atomic<long> value;
     char rest[64 - sizeof(std::atomic<long>)];
 };
+
+namespace {
 
 Line* lines(long count) {
     void* made = nullptr;

@@ -7,7 +7,7 @@ def net(batch_size=4):
     net = Net(batch_size, seed=3)
     image, label = MemoryDataLayer(net, (3, 9, 7), name="image"), MemoryDataLayer(net, (1,), name="label")
     layer = ReLULayer(net, BatchNormLayer(net, ConvLayer(net, image, 20, kernel=3, pad=1)))
-    layer = DropoutLayer(net, MaxPoolingLayer(net, layer))
+    layer = DropoutLayer(net, MaxPoolingLayer(net, layer, ceil_mode=False, clamp=False))
     scores = FullyConnectedLayer(net, layer, 5, name="scores")
     SoftmaxLossLayer(net, scores, label)
     AccuracyLayer(net, scores, label)
