@@ -168,7 +168,7 @@ def _code(
     arrays = Arrays()
     plans = []
     for size in sizes:
-        what = f"{target.name}, {size} item{'s' if size > 1 else ''}"
+        what = f"{target.name}, {_counted(size, 'item')}"
         with about(what), progress_bar(f"scheduling for {what}") as bar:
             plans.append(inference_of(found, size, target, given, chosen, arrays, bar))
     return TargetCode(target, plans, arrays)
@@ -197,7 +197,7 @@ def _tell(
         shown = (f"{layer.name} {' × '.join(map(str, layer.shape))}" for layer in layers)
         click.echo(f"{what:8} {', '.join(shown)}")
     for code in codes:
-        plans = ", ".join(f"{len(plan.steps)} kernels for {_items(plan)}" for plan in code.plans)
+        plans = ", ".join(f"{_counted(len(plan.steps), 'kernel')} for {_items(plan)}" for plan in code.plans)
         weights, memory = (amount(each, "B") for each in (code.arrays.weight_bytes, code.arrays.memory_bytes))
         click.echo(f"{code.target.name:8} {plans}; weights {weights}, memory of a model {memory}")
     for plan in codes[0].plans:
@@ -207,4 +207,8 @@ def _tell(
 
 
 def _items(plan: Inference) -> str:
-    return f"{plan.batch_size} item{'s' if plan.batch_size > 1 else ''}"
+    return _counted(plan.batch_size, "item")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"

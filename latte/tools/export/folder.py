@@ -68,10 +68,10 @@ def _known(folder: Path) -> Hashes:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return {}
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        if all(Path(folder, name).resolve().is_relative_to(folder.resolve()) for name in found):
+        if not any(Path(name).is_absolute() or ".." in Path(name).parts for name in found):
             return {str(name): [str(each) for each in hashes] for name, hashes in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # no manifest, or none that we have written
+        pass  # there is no manifest, or another program has written it
     raise CommandError(f"{folder} exists, and is not an export: nothing in it is overwritten", way_out=way_out)
 
 
@@ -82,7 +82,8 @@ def _check_own(folder: Path, known: Hashes, names: Iterable[str]) -> None:
         try:
             if not path.exists() and not path.is_symlink():
                 continue
-            own = path.is_file() and not path.is_symlink() and _hash(path.read_bytes()) in known.get(name, [])
+            linked = path.resolve() != folder.resolve() / name
+            own = not linked and path.is_file() and _hash(path.read_bytes()) in known.get(name, [])
         except OSError as error:
             raise CommandError(f"{path} cannot be read: {error.strerror or error}") from error
         if not own:

@@ -204,9 +204,9 @@ def inference_of(
     graph = what.net.graph
     plan, every = planned_inference(graph, batch_size, target, on_stage)
     wanted = [f"{layer.name}.value" for layer in outputs]
+    _check_stored(every, wanted)
     uses = Uses(plan.programs)
     steps = needed(every, [_use(uses, step) for step in every], wanted)
-    _check_stored(steps, wanted)
     buffers = net_buffers(graph, batch_size, steps, plan.layouts)
     order, memory = arranged(graph, plan, buffers, {"forward": [], INFERENCE: steps, "backward": []})
     changed = set().union(*(_use(uses, step).changed for step in steps))

@@ -30,13 +30,13 @@ static void *content(const char *path, size_t *bytes) {
 /* --- files: every bit of the header, every length, bits of the rest ------------------------------------------- */
 static words_status of_content(const void *data, size_t bytes) {
     words_model *model = NULL;
-    const words_options options = {1, "portable", 0};
+    const words_options options = {1, NULL, 0};
     void *exact = malloc(bytes > 0 ? bytes : 1);
     CHECK(exact != NULL);
     memcpy(exact, data, bytes);
     const words_status status = words_load_bytes(exact, bytes, &options, &model);
     CHECK(model != NULL && (status == WORDS_OK) == (words_message(model)[0] == '\0'));
-    CHECK((status == WORDS_OK) == (strcmp(words_target(model), "portable") == 0));
+    CHECK((status == WORDS_OK) == (words_target(model)[0] != '\0'));
     if (status != WORDS_OK) {
         const void *inputs[2] = {data, data};
         void *outputs[2] = {exact, exact};
@@ -66,10 +66,6 @@ static void damage(const char *path, const char *other) {
     }
     for (size_t count = 0; count < bytes; count += count < header + 64 ? 1 : 61) {
         CHECK(of_content(data, count) != WORDS_OK);
-    }
-    /* Headers that fit together, and say what cannot be: their checksum is right. */
-    for (size_t at = header; at-- > 8;) {
-        CHECK(of_content(another, at < other_bytes ? at : other_bytes) != WORDS_OK);
     }
     free(data);
     free(another);
@@ -123,15 +119,10 @@ static void *in_thread(void *argument) {
     return NULL;
 }
 
-static void threads(const char *path, const char *target) {
-    const words_options two = {2, target, 0};
+static void threads(const char *path) {
+    const words_options two = {2, NULL, 0};
     words_model *model = NULL;
-    const words_status status = words_load(path, &two, &model);
-    if (status == WORDS_NO_TARGET) {
-        words_free(model);
-        return;
-    }
-    CHECK(status == WORDS_OK);
+    CHECK(words_load(path, &two, &model) == WORDS_OK);
     for (long items = 1; items < 9; items++) {
         Call expected = new_call(model, items);
         CHECK(run(&expected) == WORDS_OK);
@@ -204,8 +195,7 @@ int main(int count, char **arguments) {
     two_libraries(arguments[1]);
     wrong_calls(arguments[2]);
     damage(arguments[2], arguments[1]);
-    threads(arguments[2], "avx2");
-    threads(arguments[2], "portable");
+    threads(arguments[2]);
     printf("all as expected\n");
     return 0;
 }

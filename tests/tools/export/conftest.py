@@ -20,8 +20,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small(shared: Path) -> Path:
-    """Of all targets."""
-    return built_once(shared, "small", nets.SMALL, targets=("shared", "main"))
+    """Of all targets, with a layer in between whose memory others would share."""
+    return built_once(shared, "small", nets.SMALL, *nets.OF_SMALL, targets=("shared", "main"))
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ def net(batch_size=4):
     return net
 """
 """An odd size, dropout, a loss and an accuracy, which inference does not need, running statistics."""
+OF_SMALL = ("--layer", "scores", "--layer", "relu1")
 
 WORDS = """
 from latte import *

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -44,8 +45,8 @@ def test_the_bits_are_those_of_predict(target: str, small: Path, tmp_path: Path)
     assert model.target == target
     for items in (2, 3, 4, 7, 8, 10):
         (data,) = made_up(lib, items, seed=items)
-        (found,) = model.run(data)
-        assert same(found, net.predict(data)), items
+        scores, images = model.run(data)
+        assert same(scores, net.predict(data)) and same(images, net.predict(data, layer="relu1")), items
     model.free()
 
 
@@ -55,14 +56,13 @@ def test_what_was_learned_comes_from_a_checkpoint(shared: Path, small: Path, tmp
     data, labels = made_up(library(small), 4)[0], np.array([[0], [1], [2], [3]])
     net.fit(data, labels, solver=SGD(net, 0.1), epochs=2, progress=False)
     net.save(tmp_path / "trained")
-    again = exported(tmp_path / "again", nets.SMALL, "--checkpoint", tmp_path / "trained")
+    again = exported(tmp_path / "again", nets.SMALL, *nets.OF_SMALL, "--checkpoint", tmp_path / "trained")
     # Only the weights are others: the library is the one that was built before.
     for path in sorted(each for each in again.rglob("*") if each.is_file() and each.name not in ("weights.bin", "latte.h")):
         if path.name != ".latte-export.json":
             assert path.read_bytes() == (small / path.relative_to(again)).read_bytes(), path
     model = library(small).load(again / "weights.bin", target="portable")
-    (found,) = model.run(data)
-    assert same(found, net.predict(data))
+    assert same(model.run(data)[0], net.predict(data))
     model.free()
 
 
@@ -123,7 +123,7 @@ def test_models_run_at_once(small: Path) -> None:
     first = lib.load(small / "weights.bin", threads=2)
     models = [first, *(first.share(threads=threads) for threads in (1, 2, 3)), first]
     data = made_up(lib, 11)
-    (expected,) = first.run(*data)
+    expected, _ = first.run(*data)
 
     def runs(number: int) -> bool:
         return all(same(models[number].run(*data)[0], expected) for _ in range(20))
@@ -141,14 +141,14 @@ def test_numbers_that_are_refused(small: Path, words: Path) -> None:
     lib = library(small)
     model = lib.load(small / "weights.bin")
     (data,) = made_up(lib, 6)
-    (expected,) = model.run(data)
+    expected, _ = model.run(data)
     for value, said in ((np.nan, "nan"), (-np.inf, "-inf")):
         wrong = data.copy()
         wrong[4, 1, 0, 3] = value
         with pytest.raises(Failed, match=f"BAD_INPUT: image: number 66 of item 4 is {said}"):
             model.run(wrong)
     tolerant = model.share(accept_not_finite=True)
-    (found,) = tolerant.run(wrong)
+    found, _ = tolerant.run(wrong)
     assert not np.isfinite(found[4]).all() and same(found[:4], expected[:4])
     for each in (model, tolerant):
         each.free()
@@ -174,9 +174,9 @@ def test_arguments_that_are_refused(small: Path) -> None:
             lib.load(weights, **options)
     model = lib.load(weights, target="portable")
     for inputs, items, outputs, said in (
-        ([1], 0, [1], "one item or more, not 0"),
-        ([None], 1, [1], "the array for image is null"),
-        ([1], 1, [None], "the array for scores is null"),
+        ([1], 0, [1, 1], "one item or more, not 0"),
+        ([None], 1, [1, 1], "the array for image is null"),
+        ([1], 1, [1, None], "the array for relu1 is null"),
     ):
         with pytest.raises(Failed, match=f"WRONG_ARGUMENT: .*{said}"):
             model.run_on(inputs, items, outputs)
@@ -238,6 +238,33 @@ def test_damaged_weights(small: Path) -> None:
     lib.load(bytes(changed), target="portable").free()
 
 
+def forged(data: bytes, changes: dict[int, bytes]) -> bytes:
+    """A file whose header says something else, with the right checksum."""
+    changed = bytearray(data)
+    for at, new in changes.items():
+        changed[at : at + len(new)] = new
+    header = int.from_bytes(changed[60:64], "little")
+    if 68 <= header <= len(changed):
+        changed[header - 4 : header] = zlib.crc32(changed[: header - 4]).to_bytes(4, "little")
+    return bytes(changed)
+
+
+def test_headers_that_say_what_cannot_be(small: Path) -> None:
+    lib = library(small)
+    data = (small / "weights.bin").read_bytes()
+    assert forged(data, {}) == data
+    for count in (0, 2, 4, 1000, 2**32 - 1):
+        assert refused(lib, forged(data, {56: count.to_bytes(4, "little")})).status == "DAMAGED"
+    for size in (0, 3, 64, 67, 68, 70, len(data), len(data) + 4, 2**32 - 4):
+        assert refused(lib, forged(data, {60: size.to_bytes(4, "little")})).status == "DAMAGED", size
+    beyond = (0, len(data) + 64, 2**31, 2**63 - 1, 2**64 - 64)
+    for place in (*(64 + 32 * entry + 24 for entry in range(3)), 64 + 32 * 2 + 16):  # sizes of all, the place of its own
+        for value in beyond:
+            found = refused(lib, forged(data, {place: value.to_bytes(8, "little")}))
+            assert found.status == "DAMAGED", (place, value)
+    assert refused(lib, forged(data, {64 + 2 * 32: b"unknown\0\0"})).status == "DAMAGED"
+
+
 # --- other compilers and build files ----------------------------------------------------------------------------
 def close(folder: Path, program: Path, text: str, tmp_path: Path) -> None:
     """A program computes what ``net.predict`` does, up to the rounding of another compiler."""
@@ -245,7 +272,8 @@ def close(folder: Path, program: Path, text: str, tmp_path: Path) -> None:
     net.compile(target="portable")
     data = np.random.default_rng(0).standard_normal((5, 3, 9, 7)).astype(np.float32)
     data.tofile(tmp_path / "given")
-    run([program, folder / "weights.bin", 5, tmp_path / "given", tmp_path / "found"], folder)
+    files = [tmp_path / name for name in ("given", "found", "images")]
+    run([program, folder / "weights.bin", 5, *files], folder)
     found, expected = np.fromfile(tmp_path / "found", np.float32).reshape(5, 5), net.predict(data)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -259,7 +287,7 @@ def test_the_program_reads_and_writes_files(small: Path, tmp_path: Path) -> None
 
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="there is no clang++")
 def test_clang_builds_it_without_warnings(tmp_path: Path) -> None:
-    folder = exported(tmp_path, nets.SMALL)
+    folder = exported(tmp_path, nets.SMALL, *nets.OF_SMALL)
     if "omp.h" in run(["sh", "-c", "echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ - || true"], folder):
         pytest.skip("clang++ has no OpenMP")
     made(folder, "CC=clang", "CXX=clang++")
@@ -283,10 +311,10 @@ SOURCE = Path(__file__).with_name("abuse.c")
 def test_two_libraries_in_a_program_under_the_sanitizers(tmp_path: Path) -> None:
     sanitizers = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"
     folders = {}
-    vectors = [each for each in running_targets() if each != "avx512"]
+    target = next(each for each in running_targets() if each != "avx512")  # for which sanitized code takes longest
     for name, text, options in (
         ("counting", nets.COUNTING, ["--target", "portable"]),
-        ("words", nets.WORDS, ["--target", *vectors, "--layer", "both", "--layer", "scores"]),
+        ("words", nets.WORDS, ["--target", target, "--layer", "both", "--layer", "scores"]),
     ):
         folder = exported(tmp_path / name, text, *options, "--name", name)
         made(folder, f"lib{name}.a", "OPTIMISE=-O1", warnings=f"{sanitizers} -Wall -Wextra")
