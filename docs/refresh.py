@@ -32,7 +32,7 @@ FILLED = {
     "kernels.md": kernels.filled,
     "command_methods.py": methods.filled,
 }
-DOCS = ("architecture", "tools", "recipes", "convolution", "kernels")
+DOCS = ("architecture", "tools", "recipes", "convolution", "kernels", "export")
 PAGES = (
     *(ROOT / "docs" / f"{name}.md" for name in DOCS),
     ROOT / "CONTRIBUTING.md",

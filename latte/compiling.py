@@ -136,7 +136,7 @@ def planned_inference(
 
 
 def forget_names(graph: Graph) -> None:
-    """Ask again what names in bodies stand for, if the net has not been compiled before: its declaration is complete."""
+    """Ask again what names in bodies stand for, now that a net is completely declared; not in one that is compiled."""
     if not graph.settings.compiled:
         for ensemble in graph.ensembles:
             ensemble.phase_methods.forget()

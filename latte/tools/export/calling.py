@@ -84,7 +84,8 @@ class Library:
 
     def _tensors(self, kind: str) -> list[tuple[str, str, tuple[int, ...], int]]:
         """Name, type, shape of an item, and the bound of whole numbers, of each input or output."""
-        found, ask = [], self.function(kind)
+        found: list[tuple[str, str, tuple[int, ...], int]] = []
+        ask = self.function(kind)
         while tensor := ask(len(found)):
             each = tensor.contents
             found.append((each.name.decode(), TYPES[each.type], tuple(each.shape[: each.rank]), int(each.below)))
@@ -144,11 +145,12 @@ class Model:
             Failed: the library refuses them.
         """
         items = len(inputs[0])
-        given = [
+        given: list[np.ndarray] = [
             np.ascontiguousarray(array, DTYPES[dtype]).reshape(items, *shape)
             for array, (_, dtype, shape, _) in zip(inputs, self._library.inputs, strict=True)
         ]
-        made = [np.empty((items, *shape), DTYPES[dtype]) for _, dtype, shape, _ in self._library.outputs]
+        outputs = self._library.outputs
+        made: list[np.ndarray] = [np.empty((items, *shape), DTYPES[dtype]) for _, dtype, shape, _ in outputs]
         self.run_on([array.ctypes.data for array in given], items, [array.ctypes.data for array in made])
         return made
 

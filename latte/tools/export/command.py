@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
-from itertools import takewhile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,8 @@ class _SeveralValues(click.Command):
             if word not in repeatable or not rest:
                 continue
             spelt.append(rest.pop(0))
-            more = list(takewhile(lambda value, kind=repeatable[word]: _fits(value, kind), rest))
-            for value in more:
-                spelt += [word, value]
-            del rest[: len(more)]
+            while rest and _fits(rest[0], repeatable[word]):
+                spelt += [word, rest.pop(0)]
         return super().parse_args(ctx, spelt)
 
 
@@ -66,15 +65,13 @@ def _fits(word: str, kind: click.ParamType) -> bool:
 
 @click.command(cls=_SeveralValues)
 @click.argument("file", type=Source)
-@click.option(
-    "--out", "folder", type=click.Path(path_type=Path), required=True, help="the folder that is written"
-)
+@click.option("--out", "folder", type=click.Path(path_type=Path), required=True, help="the folder that is written")
 @click.option(
     "--batch",
     "batches",
     type=AtLeastOne,
     multiple=True,
-    help="the most items that are computed together; several: a call uses the best one; by default the net's",
+    help="the most items that are computed together; of several, a call uses the best; by default the net's",
 )
 @click.option(
     "--target",
@@ -114,7 +111,7 @@ def export(
         made_for = [_target(each) for each in TARGETS if each in (targets or TARGETS)]
         net = load_net(file, choices)
         found = learned(net, checkpoint)
-        chosen = [outputs(net.graph, each) for each in layers or [None]]
+        chosen = [outputs(net.graph, each) for each in layers] or [outputs(net.graph, None)]
         given = _inputs(net, chosen)
         sizes = sorted(set(batches or [net.graph.settings.batch_size]))
         codes = [_code(found, target, sizes, given, chosen) for target in made_for]
@@ -157,7 +154,8 @@ def _inputs(net: Net, chosen: Sequence[Ensemble]) -> list[DataEnsemble]:
     found = [layer for layer in net.graph.data() if id(layer) in needed]
     if not found:
         raise DataError(
-            f"{', '.join(names)} depends on no data layer: there is nothing to compute", way_out="MemoryDataLayer(net, shape)"
+            f"{', '.join(names)} depends on no data layer: there is nothing to compute",
+            way_out="MemoryDataLayer(net, shape)",
         )
     return found
 
@@ -169,7 +167,8 @@ def _code(
     plans = []
     for size in sizes:
         what = f"{target.name}, {_counted(size, 'item')}"
-        with about(what), progress_bar(f"scheduling for {what}") as bar:
+        shown = progress_bar(f"scheduling for {what}") if sys.stderr.isatty() else nullcontext()
+        with about(what), shown as bar:
             plans.append(inference_of(found, size, target, given, chosen, arrays, bar))
     return TargetCode(target, plans, arrays)
 

@@ -227,9 +227,7 @@ def inference_of(
     )
 
 
-def needed(
-    steps: Sequence[GeneratedPhase], uses: Sequence[Use], wanted: Sequence[str]
-) -> list[GeneratedPhase]:
+def needed(steps: Sequence[GeneratedPhase], uses: Sequence[Use], wanted: Sequence[str]) -> list[GeneratedPhase]:
     """The kernels that some storage depends on; also through what one run leaves to the next.
 
     Args:
@@ -284,9 +282,7 @@ def dimensions(buffer: Buffer) -> list[Dimension]:
     for dimension in rest:
         if merged and _follow(merged[-1], dimension):
             outer = merged.pop()
-            dimension = Dimension(
-                outer.extent * dimension.extent, outer.before * dimension.extent, dimension.stride
-            )
+            dimension = Dimension(outer.extent * dimension.extent, outer.before * dimension.extent, dimension.stride)
         merged.append(dimension)
     return [items, *merged]
 
@@ -383,11 +379,10 @@ def _of_items(buffer: Buffer, batch_size: int) -> np.ndarray:
     Raises:
         LatteError: there is none for some number of items.
     """
-    found = np.zeros(batch_size, DTYPES[buffer.dtype])
+    found: np.ndarray = np.zeros(batch_size, DTYPES[buffer.dtype])
     for items in range(1, batch_size + 1):
         try:
             found[items - 1] = value_of(buffer.formula, items)
         except (ZeroDivisionError, ValueError, OverflowError) as error:
             raise LatteError(f"{buffer.formula} has no value for {items} items: {error}") from error
     return found
-

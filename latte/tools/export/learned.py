@@ -37,15 +37,16 @@ class Learned:
             buffer: one of the roles above, or such a setting.
             batch_size: of the program; a state for each item has those of as many items.
         """
-        made = np.zeros(buffer.shape, DTYPES[buffer.dtype])
-        owner, _, field = buffer.name.partition(".")
+        made: np.ndarray = np.zeros(buffer.shape, DTYPES[buffer.dtype])
         if buffer.role == "scalar":
             made[0] = self.scalars.get(buffer.name, 0)
             return made
         known = self.values.get(buffer.name)
-        if known is None or known.shape != made.shape:  # for each item: of a larger batch, the first ones
-            if any(layer.name == owner and field in layer.fields() for layer in self.net.ensembles):
-                made[...] = self.net[owner].initial(field, batch_size)
+        owner, _, field = buffer.name.partition(".")
+        declared = any(layer.name == owner and field in layer.fields() for layer in self.net.ensembles)
+        if declared and (known is None or known.shape != made.shape):
+            # What is there for each item: that of a larger batch begins with what is known.
+            made[...] = self.net[owner].initial(field, batch_size)
         if known is not None:
             made[: len(known)] = known[: len(made)]
         return made

@@ -79,7 +79,9 @@ def test_what_training_alone_needs_is_left_out(file: Path, tmp_path: Path) -> No
     assert "label" not in sources["src/latte.cpp"].decode()
 
 
-def test_a_net_that_is_compiled_has_the_same_weights(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_net_that_is_compiled_has_the_same_weights(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SWIRL_TARGET", "portable")
     declared = contents(exported(tmp_path / "declared", NET, *PORTABLE))
     compiled = NET.replace("    return net\n", "    net.compile()\n    return net\n")
@@ -209,7 +211,9 @@ def test_a_compiler_that_does_not_make_code_for_a_target(
 ) -> None:
     real = shutil.which("g++") or shutil.which("clang++")
     old = tmp_path / "old-compiler"
-    old.write_text(f'#!/bin/sh\ncase "$*" in *-mavx512f*) echo "unknown -mavx512f" >&2; exit 1;; esac\nexec {real} "$@"\n')
+    old.write_text(
+        f'#!/bin/sh\ncase "$*" in *-mavx512f*) echo "unknown -mavx512f" >&2; exit 1;; esac\nexec {real} "$@"\n'
+    )
     old.chmod(0o755)
     monkeypatch.setenv("SWIRL_CXX", str(old))
     said = refusal(file, "--out", tmp_path / "out")

@@ -58,7 +58,9 @@ def test_what_was_learned_comes_from_a_checkpoint(shared: Path, small: Path, tmp
     net.save(tmp_path / "trained")
     again = exported(tmp_path / "again", nets.SMALL, *nets.OF_SMALL, "--checkpoint", tmp_path / "trained")
     # Only the weights are others: the library is the one that was built before.
-    for path in sorted(each for each in again.rglob("*") if each.is_file() and each.name not in ("weights.bin", "latte.h")):
+    for path in sorted(
+        each for each in again.rglob("*") if each.is_file() and each.name not in ("weights.bin", "latte.h")
+    ):
         if path.name != ".latte-export.json":
             assert path.read_bytes() == (small / path.relative_to(again)).read_bytes(), path
     model = library(small).load(again / "weights.bin", target="portable")
@@ -111,7 +113,7 @@ def test_a_layer_that_needs_whole_batches(tmp_path: Path) -> None:
     for items in (4, 8, 3, 11):
         (data,) = made_up(lib, items)
         assert same(model.run(data)[0], net.predict(data)), items
-    with pytest.raises(Failed, match="BAD_ITEMS: .*2 .*--batch 2") as refused:
+    with pytest.raises(Failed, match=r"BAD_ITEMS: .*2 .*--batch 2") as refused:
         model.run(*made_up(lib, 6))
     assert refused.value.status == "BAD_ITEMS"
     model.free()
@@ -180,7 +182,10 @@ def test_arguments_that_are_refused(small: Path) -> None:
     ):
         with pytest.raises(Failed, match=f"WRONG_ARGUMENT: .*{said}"):
             model.run_on(inputs, items, outputs)
-    for options, said in (({"target": "avx2"}, "these weights are for portable, not for avx2"), ({"threads": -2}, "-2")):
+    for options, said in (
+        ({"target": "avx2"}, "these weights are for portable, not for avx2"),
+        ({"threads": -2}, "-2"),
+    ):
         with pytest.raises(Failed, match=f"WRONG_ARGUMENT: .*{said}"):
             model.share(**options)
     assert lib.function("run")(None, None, 1, None) == STATUSES.index("WRONG_ARGUMENT")
@@ -257,8 +262,11 @@ def test_headers_that_say_what_cannot_be(small: Path) -> None:
         assert refused(lib, forged(data, {56: count.to_bytes(4, "little")})).status == "DAMAGED"
     for size in (0, 3, 64, 67, 68, 70, len(data), len(data) + 4, 2**32 - 4):
         assert refused(lib, forged(data, {60: size.to_bytes(4, "little")})).status == "DAMAGED", size
-    beyond = (0, len(data) + 64, 2**31, 2**63 - 1, 2**64 - 64)
-    for place in (*(64 + 32 * entry + 24 for entry in range(3)), 64 + 32 * 2 + 16):  # sizes of all, the place of its own
+    beyond = (len(data) + 64, 2**31, 2**63 - 1, 2**64 - 64)
+    for place in (
+        *(64 + 32 * entry + 24 for entry in range(3)),
+        64 + 32 * 2 + 16,
+    ):  # sizes of all, the place of its own
         for value in beyond:
             found = refused(lib, forged(data, {place: value.to_bytes(8, "little")}))
             assert found.status == "DAMAGED", (place, value)
@@ -288,7 +296,9 @@ def test_the_program_reads_and_writes_files(small: Path, tmp_path: Path) -> None
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="there is no clang++")
 def test_clang_builds_it_without_warnings(tmp_path: Path) -> None:
     folder = exported(tmp_path, nets.SMALL, *nets.OF_SMALL)
-    if "omp.h" in run(["sh", "-c", "echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ - || true"], folder):
+    if "omp.h" in run(
+        ["sh", "-c", "echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ - || true"], folder
+    ):
         pytest.skip("clang++ has no OpenMP")
     made(folder, "CC=clang", "CXX=clang++")
     close(folder, folder / "main", nets.SMALL, tmp_path)
