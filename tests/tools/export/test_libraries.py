@@ -17,7 +17,7 @@ from latte.solver import SGD
 from latte.tools.export.calling import STATUSES, Failed, Library, made_up
 from tests.support import running_targets
 from tests.tools.export import nets
-from tests.tools.export.building import call, exported, library, made, run
+from tests.tools.export.building import WARNINGS, call, exported, library, made, run
 
 
 def declared(text: str, folder: Path) -> Callable[..., Net]:
@@ -348,6 +348,14 @@ def test_names_in_the_header(words: Path) -> None:
     assert {line.split()[-1].partition("_")[0] for line in symbols.splitlines()} == {"words"}
 
 
-def test_usage(tmp_path: Path) -> None:
+def test_the_program_of_the_documentation(small: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "export.md").read_text()
+    (tmp_path / "mine.c").write_text(page.partition("```c\n")[2].partition("```")[0])
+    run(["gcc", "-std=c11", *WARNINGS.split(), "-fsyntax-only", f"-I{small}", "mine.c"], tmp_path)
+    for status in STATUSES[1:]:
+        assert f"`LATTE_{status}`" in page
+
+
+def test_usage() -> None:
     result = call("--help")
     assert "--checkpoint" in result.output and "--batch" in result.output
