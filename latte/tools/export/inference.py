@@ -175,7 +175,7 @@ class Arrays:
         for array in self.weights:
             found[at : at + array.nbytes] = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
             at += rounded(array.nbytes)
-        return bytes(found)
+        return found
 
 
 def inference_of(

@@ -8,7 +8,7 @@
     8       bytes of the file
     4       number of sections
     4       bytes of this header, all that is before the first section but for padding
-    32 each of a section: the target's name in 16 bytes, then its offset and its bytes, 8 each
+    32 each of a section: the target's name in 16 bytes, its offset and its bytes, 8 each; equal ones are at one place
     4 each  CRC-32 of each BLOCK of each section, the last of a section shorter
     4       CRC-32 of the header up to here
 
@@ -18,6 +18,7 @@ read at once, and nothing is rearranged.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ _ALIGNMENT = 64
 
 
 def weights_file(sections: Mapping[str, bytes], identity: bytes) -> bytes:
-    """A file of weights.
+    """A file of weights. Targets with equal weights have one section.
 
     Args:
         sections: target's name → its weights.
@@ -43,14 +44,19 @@ def weights_file(sections: Mapping[str, bytes], identity: bytes) -> bytes:
     """
     checksums = [zlib.crc32(each[at : at + BLOCK]) for each in sections.values() for at in range(0, len(each), BLOCK)]
     header_bytes = _START.size + _SECTION.size * len(sections) + _NUMBER.size * (len(checksums) + 1)
-    table, at = b"", header_bytes
+    table, at, places = b"", header_bytes, dict[bytes, int]()
     for name, section in sections.items():
-        at += -at % _ALIGNMENT
-        table += _SECTION.pack(name.encode("ascii"), at, len(section))
-        at += len(section)
+        content = hashlib.sha256(section).digest()
+        if content not in places:
+            at += -at % _ALIGNMENT
+            places[content] = at
+            at += len(section)
+        table += _SECTION.pack(name.encode("ascii"), places[content], len(section))
     header = _START.pack(MAGIC, ORDER, VERSION, identity, at, len(sections), header_bytes) + table
     header += b"".join(_NUMBER.pack(checksum) for checksum in checksums)
-    made = bytearray(header + _NUMBER.pack(zlib.crc32(header)))
+    made = bytearray(at)
+    made[:header_bytes] = header + _NUMBER.pack(zlib.crc32(header))
     for section in sections.values():
-        made += bytes(-len(made) % _ALIGNMENT) + section
-    return bytes(made)
+        first = places[hashlib.sha256(section).digest()]
+        made[first : first + len(section)] = section
+    return made

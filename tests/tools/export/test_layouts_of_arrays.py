@@ -59,20 +59,21 @@ def test_equal_weights_are_there_once_and_each_at_a_multiple_of_64() -> None:
 
 
 def test_the_file_says_where_its_sections_are() -> None:
-    sections = {"avx2": bytes(range(256)) * 5000, "portable": b"x" * 64}
+    sections = {"avx512": b"x" * 64, "avx2": bytes(range(256)) * 5000, "portable": b"x" * 64}
     data = weights_file(sections, bytes(range(32)))
     assert int.from_bytes(data[48:56], "little") == len(data)
     header = int.from_bytes(data[60:64], "little")
     assert zlib.crc32(data[: header - 4]) == int.from_bytes(data[header - 4 : header], "little")
-    at = 64
+    at, offsets = 64, []
     for name, section in sections.items():
         offset, size = (int.from_bytes(data[at + 16 + 8 * i : at + 24 + 8 * i], "little") for i in range(2))
         assert data[at : at + 16].rstrip(b"\0").decode() == name
         assert offset % 64 == 0 and data[offset : offset + size] == section
+        offsets.append(offset)
         at += 32
     blocks = [section[i : i + BLOCK] for section in sections.values() for i in range(0, len(section), BLOCK)]
-    assert len(blocks) == 3
-    assert [int.from_bytes(data[at + 4 * i : at + 4 * i + 4], "little") for i in range(3)] == [*map(zlib.crc32, blocks)]
+    assert len(blocks) == 4 and offsets[0] == offsets[2] and len(data) == offsets[1] + len(sections["avx2"])
+    assert [int.from_bytes(data[at + 4 * i : at + 4 * i + 4], "little") for i in range(4)] == [*map(zlib.crc32, blocks)]
 
 
 def test_names_are_literals_of_c() -> None:

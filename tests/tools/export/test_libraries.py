@@ -231,7 +231,7 @@ def test_damaged_weights(small: Path) -> None:
     for count in [*range(8, 80, 3), header, len(data) // 2, len(data) - 1]:
         assert refused(lib, data[:count]).status == "DAMAGED", count
     assert refused(lib, data + b"x").status == "DAMAGED"
-    # The weights of portable are last: each of their bytes is looked at, those of others are not read.
+    # The weights of portable are last, AVX2 has the same: they are looked at whole, those of AVX-512 are not read.
     start = int.from_bytes(data[64 + 2 * 32 + 16 : 64 + 2 * 32 + 24], "little")
     for at in [*range(start, len(data), 97), len(data) - 1]:
         changed = bytearray(data)
