@@ -175,7 +175,7 @@ class Arrays:
         for array in self.weights:
             found[at : at + array.nbytes] = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
             at += rounded(array.nbytes)
-        return found
+        return bytes(found)
 
 
 def inference_of(

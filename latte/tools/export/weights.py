@@ -59,4 +59,4 @@ def weights_file(sections: Mapping[str, bytes], identity: bytes) -> bytes:
     for section in sections.values():
         first = places[hashlib.sha256(section).digest()]
         made[first : first + len(section)] = section
-    return made
+    return bytes(made)
