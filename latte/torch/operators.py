@@ -1,0 +1,248 @@
+"""The operators ``latte::forward``, ``latte::inference`` and ``latte::backward`` of PyTorch.
+
+They are functions of tensors, and of the number of a :class:`latte.torch.function.Function`, so ``torch.compile``,
+``torch.export``, checkpointed segments and hooks on saved tensors see nothing special. ``forward`` returns, after the
+outputs, one tensor with what ``backward`` needs besides; it is all the state of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from latte.torch.function import Function, Variant, function_of
+from swirl.errors import TrainingError
+
+_LIBRARY = torch.library.Library("latte", "DEF")
+_CALL = "Tensor[] inputs, Tensor[] parameters, {states}, {more}int function, int capacity"
+_LIBRARY.define(f"inference({_CALL.format(states='Tensor[] states', more='')}) -> Tensor[]")
+_LIBRARY.define(
+    f"forward({_CALL.format(states='Tensor(a!)[] states', more='Tensor? seed, ')}, str purpose, bool[] wanted, "
+    "bool of_inputs) -> Tensor[]"
+)
+_LIBRARY.define(
+    "backward(Tensor[] gradients, Tensor[] inputs, Tensor[] parameters, Tensor[] states, Tensor[] outputs, "
+    "Tensor saved, Tensor? seed, SymInt items, int function, int capacity, str purpose, bool[] channels_last, "
+    "bool[] wanted, bool of_inputs) -> Tensor[]"
+)
+
+
+# --- what they compute ----------------------------------------------------------------------------------------
+def _inference(
+    inputs: list[Tensor], parameters: list[Tensor], states: list[Tensor], function: int, capacity: int
+) -> list[Tensor]:
+    found = function_of(function)
+    found.check(inputs)
+    return found.forward(inputs, parameters, states, 0, found.variant("inference", inputs, capacity))
+
+
+def _forward(
+    inputs: list[Tensor],
+    parameters: list[Tensor],
+    states: list[Tensor],
+    seed: Tensor | None,
+    function: int,
+    capacity: int,
+    purpose: str,
+    wanted: list[bool],
+    of_inputs: bool,
+) -> list[Tensor]:
+    found = function_of(function)
+    found.check(inputs)
+    variant = found.variant(purpose, inputs, capacity, wanted, of_inputs)
+    made = found.forward(inputs, parameters, states, _number(seed), variant)
+    if purpose == "training" and states:
+        increment_version(states)
+    return made
+
+
+def _backward(
+    gradients: list[Tensor],
+    inputs: list[Tensor],
+    parameters: list[Tensor],
+    states: list[Tensor],
+    outputs: list[Tensor],
+    saved: Tensor,
+    seed: Tensor | None,
+    items: int,
+    function: int,
+    capacity: int,
+    purpose: str,
+    channels_last: list[bool],
+    wanted: list[bool],
+    of_inputs: bool,
+) -> list[Tensor]:
+    found = function_of(function)
+    variant = _variant(gradients, capacity, purpose, channels_last, wanted, of_inputs, found)
+    return found.backward(gradients, inputs, parameters, states, outputs, saved, _number(seed), items, variant)
+
+
+def _variant(
+    gradients: Sequence[Tensor],
+    capacity: int,
+    purpose: str,
+    channels_last: Sequence[bool],
+    wanted: Sequence[bool],
+    of_inputs: bool,
+    function: Function,
+) -> Variant:
+    double = gradients[0].dtype == torch.float64
+    known = {"wanted": tuple(wanted), "of_inputs": of_inputs, "double": double, "threads": function.threads}
+    return Variant(capacity, purpose, tuple(channels_last), **known)
+
+
+def _number(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
+
+
+for _name, _kernel in {"inference": _inference, "forward": _forward, "backward": _backward}.items():
+    _LIBRARY.impl(_name, _kernel, "CPU")
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------
+@torch.library.register_fake("latte::inference", lib=_LIBRARY)
+def _inference_shapes(inputs: Any, parameters: Any, states: Any, function: int, capacity: int) -> list[Tensor]:
+    found = function_of(function)
+    found.check(inputs)
+    variant = found.variant("inference", inputs, capacity)
+    return found.new_outputs(inputs, variant, found.calls(variant, inputs[0].shape[0]))
+
+
+@torch.library.register_fake("latte::forward", lib=_LIBRARY)
+def _forward_shapes(
+    inputs: Any,
+    parameters: Any,
+    states: Any,
+    seed: Any,
+    function: int,
+    capacity: int,
+    purpose: str,
+    wanted: list[bool],
+    of_inputs: bool,
+) -> list[Tensor]:
+    found = function_of(function)
+    found.check(inputs)
+    variant = found.variant(purpose, inputs, capacity, wanted, of_inputs)
+    return found.new_outputs(inputs, variant, found.calls(variant, inputs[0].shape[0]))
+
+
+@torch.library.register_fake("latte::backward", lib=_LIBRARY)
+def _backward_shapes(
+    gradients: Any,
+    inputs: Any,
+    parameters: Any,
+    states: Any,
+    outputs: Any,
+    saved: Any,
+    seed: Any,
+    items: Any,
+    function: int,
+    capacity: int,
+    purpose: str,
+    channels_last: list[bool],
+    wanted: list[bool],
+    of_inputs: bool,
+) -> list[Tensor]:
+    found = function_of(function)
+    variant = _variant(gradients, capacity, purpose, channels_last, wanted, of_inputs, found)
+    return found.new_gradients(gradients[0], items, variant)
+
+
+# --- gradients ------------------------------------------------------------------------------------------------
+class _Call(torch.autograd.Function):
+    """``latte::forward`` with its gradient. Tensors are arguments one by one: autograd does not look into lists."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: tuple[Any, ...], lengths: tuple[int, int], seed: Any, *tensors: Tensor) -> Any:
+        function, capacity, purpose, wanted, of_inputs = settings
+        first, second = lengths
+        inputs, parameters, states = tensors[:first], tensors[first:second], tensors[second:]
+        with torch._C._AutoDispatchBelowAutograd():
+            found = torch.ops.latte.forward(
+                list(inputs), list(parameters), list(states), seed, function, capacity, purpose, wanted, of_inputs
+            )
+        known = function_of(function)
+        variant = known.variant(purpose, inputs, capacity, wanted, of_inputs)
+        items = inputs[0].shape[0]
+        saved, empty = found[-1], found[-1].new_empty(0)
+        kept = [
+            each if needed else empty
+            for group, of in zip((inputs, parameters, states, found[:-1]), known.needed(variant, items), strict=True)
+            for each, needed in zip(group, of, strict=True)
+        ]
+        ctx.save_for_backward(saved, seed, *kept)
+        ctx.call = settings, variant.channels_last, items, (first, second, len(tensors))
+        ctx.mark_non_differentiable(saved)
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (function, capacity, purpose, wanted, of_inputs), last, items, (first, second, third) = ctx.call
+        saved, seed, *kept = ctx.saved_tensors
+        groups = [kept[:first], kept[first:second], kept[second:third], kept[third:]]
+        found = torch.ops.latte.backward(
+            list(gradients[:-1]),
+            *groups,
+            saved,
+            seed,
+            items,
+            function,
+            capacity,
+            purpose,
+            list(last),
+            wanted,
+            of_inputs,
+        )
+        left = iter(found)
+        floats = [each.dtype == "float32" for each in function_of(function).declared.inputs]
+        of_given = [next(left) if of_inputs and each else None for each in floats]
+        of_parameters = [next(left) if each else None for each in wanted]
+        return None, None, None, *of_given, *of_parameters, *[None] * (third - second)
+
+
+def _forward_with_gradient(
+    inputs: list[Tensor],
+    parameters: list[Tensor],
+    states: list[Tensor],
+    seed: Tensor | None,
+    function: int,
+    capacity: int,
+    purpose: str,
+    wanted: list[bool],
+    of_inputs: bool,
+) -> list[Tensor]:
+    settings = function, capacity, purpose, wanted, of_inputs
+    lengths = len(inputs), len(inputs) + len(parameters)
+    return list(_Call.apply(settings, lengths, seed, *inputs, *parameters, *states))
+
+
+class _Once(torch.autograd.Function):
+    """``latte::backward``, whose own gradient is refused."""
+
+    @staticmethod
+    def forward(ctx: Any, settings: tuple[Any, ...], lengths: list[int], seed: Any, *tensors: Tensor) -> Any:
+        ends = [sum(lengths[: place + 1]) for place in range(len(lengths))]
+        groups = [list(tensors[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+        with torch._C._AutoDispatchBelowAutograd():
+            return tuple(torch.ops.latte.backward(*groups, tensors[-1], seed, *settings))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise TrainingError(
+            "gradients of gradients do not go through a Latte module: its backward is compiled, and has none",
+            way_out="without create_graph=True, gradients of first order are computed",
+        )
+
+
+def _backward_once(*arguments: Any) -> list[Tensor]:
+    groups, saved, seed, settings = arguments[:5], arguments[5], arguments[6], arguments[7:]
+    tensors = [each for group in groups for each in group]
+    return list(_Once.apply(settings, [len(group) for group in groups], seed, *tensors, saved))
+
+
+_LIBRARY.impl("forward", _forward_with_gradient, "Autograd")
+_LIBRARY.impl("backward", _backward_once, "Autograd")
