@@ -252,8 +252,8 @@ class FieldSpec:
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        seen = {"per_item": self.per_item, "given": self.given}
-        return Buffer(self.storage, self.shape, self.dtype, self.role, **seen).with_batch_first()
+        made = Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item, given=self.given)
+        return made.with_batch_first()
 
     @property
     def owner(self) -> str:

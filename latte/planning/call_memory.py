@@ -28,7 +28,8 @@ class CallMemory:
             (of the call), ``scratch``, or ``own``: memory that nothing else uses, as zeros in it must stay.
         saved: bytes that a call of forward saves.
         scratch: bytes.
-        cleared: places of what is saved, and their bytes, that must be zero before forward.
+        cleared: places of what is saved, and their bytes, that must be zero before forward: padding, and the gaps
+            between storage, so that equal calls save equal bytes.
         changed: storage that is saved, and that backward changes: it works on a copy.
     """
 
@@ -69,8 +70,9 @@ def plan_call_memory(
     crossing = [span for span in spans[TRAINING] if span.first < boundary <= span.last]
     saved, cleared, end = [], [], 0
     for span in crossing:
-        if span.region == OWN:
-            cleared.append((end, span.nbytes))
+        used = 0 if span.region == OWN else buffers[span.storage].nbytes
+        if used < span.nbytes:
+            cleared.append((end + used, span.nbytes - used))
         saved.append(replace(span, region=SAVED, offset=end))
         end += span.nbytes
     done: dict[str, list[Span]] = {TRAINING: saved, INFERENCE: []}

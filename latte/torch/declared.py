@@ -64,7 +64,7 @@ class Input:
 
 
 def _is_extent(each: Any) -> bool:
-    return isinstance(each, (int, np.integer)) and not isinstance(each, bool) and each > 0
+    return isinstance(each, (int, np.integer)) and not isinstance(each, bool) and bool(each > 0)
 
 
 class Declared:

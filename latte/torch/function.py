@@ -130,18 +130,19 @@ class Function:
         seed: int,
         variant: Variant,
     ) -> list[Tensor]:
-        """The outputs of a call, and, if it is not for inference, what it leaves for :meth:`backward`. In training,
-        running statistics are changed in their place."""
+        """The outputs of a call; if it is not for inference, what it leaves for :meth:`backward`; and, in training, the
+        running statistics after it."""
         items = inputs[0].shape[0]
         calls = self.calls(variant, items)
-        found = self.new_outputs(inputs, variant, calls)
+        found = self.new_results(inputs, states, variant, calls)
+        after = found[len(self._shapes) + 1 :]
+        for new, state in zip(after, states, strict=False):
+            new.copy_(state)
         if items:
-            own = self._placed("a state", states)
-            brought = [*self._inputs(inputs, variant), *self._placed("a parameter", parameters), *own, *found]
+            results = found[: len(found) - len(after)]
+            own = after or self._placed("a state", states)
+            brought = [*self._inputs(inputs, variant), *self._placed("a parameter", parameters), *own, *results]
             self._run(calls, PHASES[variant.purpose], brought, items, seed)
-            for state, used in zip(states, own, strict=True):
-                if used is not state:
-                    state.copy_(used)
         return found
 
     def backward(
@@ -186,11 +187,14 @@ class Function:
         touched = self.calls(variant, items).touched["backward"]
         return [[name in touched for name in names] for names in self._storage()]
 
-    def new_outputs(self, like: Sequence[Tensor], variant: Variant, calls: Calls) -> list[Tensor]:
-        """Tensors for the outputs of a call, and for what it leaves for backward, if it is not for inference.
+    def new_results(
+        self, like: Sequence[Tensor], states: Sequence[Tensor], variant: Variant, calls: Calls
+    ) -> list[Tensor]:
+        """Tensors for what :meth:`forward` returns; their values are not set.
 
         Args:
             like: the inputs, which may be fake tensors: then these are.
+            states: before the call.
             variant, calls: of the call.
         """
         items, last, first = like[0].shape[0], any(variant.channels_last), like[0]
@@ -199,6 +203,8 @@ class Function:
         found = [_new(first, shape, variant.dtype, last) for shape in shapes]
         if variant.purpose != "inference":
             found.append(first.new_empty(calls.saved, dtype=torch.uint8))
+        if variant.purpose == "training":
+            found += [torch.empty_like(state) for state in states]
         return found
 
     def new_gradients(self, like: Tensor, items: int, variant: Variant) -> list[Tensor]:
@@ -230,8 +236,9 @@ class Function:
                     f"(items, {', '.join(map(str, known.shape))})",
                     way_out="a module has one shape; make another one for another shape",
                 )
-            if known.dtype == "int32" and (given.is_floating_point() or given.is_complex()):
-                raise DataError(f"input {number} is {given.dtype}, and whole numbers are needed")
+            if (known.dtype == "int32") == (given.is_floating_point() or given.is_complex()):
+                needed = "whole numbers" if known.dtype == "int32" else "float32 (or float64)"
+                raise DataError(f"input {number} is {given.dtype}, and this module was declared for {needed}")
             if given.shape[0] != inputs[0].shape[0]:
                 raise DataError(f"inputs have {inputs[0].shape[0]} and {given.shape[0]} items")
 

@@ -45,11 +45,11 @@ class Module(nn.Module):
     ):
         super().__init__()
         self._location = user_location()
-        self._build, self._options = build, {"target": target, "threads": threads, "recipes": tuple(recipes)}
+        self._build, self._options = build, (target, threads, tuple(recipes))
         self._given = None if inputs is None else [Input.of(each) for each in inputs]
         self._declared_size, self._capacity = batch_size, batch_size or 1
         self._function: Function | None = None
-        self._single, self._random, self._number = True, False, 0
+        self._single, self._outputs, self._random, self._number = True, 1, False, 0
         self._parameter_names: list[tuple[str, str]] = []
         self._state_names: list[tuple[str, str]] = []
         if self._given is not None and all(each.known for each in self._given):
@@ -89,7 +89,10 @@ class Module(nn.Module):
         outputs = torch.ops.latte.forward(
             inputs, parameters, states, seed, self._number, self._capacity, purpose, wanted, of_inputs
         )
-        return outputs[0] if self._single else tuple(outputs[:-1])
+        count = self._outputs
+        if self.training and states:
+            torch._foreach_copy_(states, outputs[count + 1 :])
+        return outputs[0] if self._single else tuple(outputs[:count])
 
     def extra_repr(self) -> str:
         """The inputs, and the layers."""
@@ -104,14 +107,14 @@ class Module(nn.Module):
         """Let the layers, their parameters and their running statistics exist."""
         seed = int(torch.randint(_SEEDS, ()))
         try:
-            function = Function(self._build, inputs, self._capacity, seed, **self._options)
+            function = Function(self._build, inputs, self._capacity, seed, *self._options)
         except LatteError as error:
             error.location = error.location or self._location
             raise
         declared = function.declared
         groups: dict[str, nn.Module] = {}
         for storage in (*function.parameters, *function.states):
-            owner, _, name = storage.partition(".")
+            owner, name = _owner_and_name(storage)
             if owner not in groups and hasattr(self, owner):
                 raise DeclarationError(
                     f"a layer is called {owner}, as an attribute of PyTorch's modules is",
@@ -127,9 +130,10 @@ class Module(nn.Module):
                 groups[owner].register_buffer(name, values)
         for owner, group in groups.items():
             self.add_module(owner, group)
-        self._parameter_names = [tuple(storage.split(".", 1)) for storage in function.parameters]
-        self._state_names = [tuple(storage.split(".", 1)) for storage in function.states]
-        self._single, self._random, self._number = declared.single, declared.random, function.number
+        self._parameter_names = [_owner_and_name(storage) for storage in function.parameters]
+        self._state_names = [_owner_and_name(storage) for storage in function.states]
+        self._single, self._outputs = declared.single, len(declared.outputs)
+        self._random, self._number = declared.random, function.number
         self._function = function
 
     def _declare_for(self, inputs: Sequence[Tensor]) -> None:
@@ -267,7 +271,9 @@ def layer(
         DeclarationError: as :func:`module`; or ``kind`` is neither.
     """
     own = {name: options.pop(name) for name in ("batch_size", "target", "threads", "recipes") if name in options}
-    if isinstance(kind, type) and issubclass(kind, Neuron):
+    if isinstance(kind, type):
+        if not issubclass(kind, Neuron):
+            raise DeclarationError(f"{kind.__name__} is not a class of neurons", location=user_location())
         if options:
             raise DeclarationError(f"a layer of {kind.__name__} has no {next(iter(options))}", location=user_location())
         return module(OfNeurons(kind), inputs, **own)
@@ -297,6 +303,11 @@ class OfLayer:
 
     def __call__(self, net: Net, *sources: Ensemble) -> Ensemble:
         return self.kind(net, *sources, **self.options)
+
+
+def _owner_and_name(storage: str) -> tuple[str, str]:
+    owner, _, name = storage.partition(".")
+    return owner, name
 
 
 _TYPES = {torch.float32, torch.float64}

@@ -1,8 +1,9 @@
 """The operators ``latte::forward``, ``latte::inference`` and ``latte::backward`` of PyTorch.
 
-They are functions of tensors, and of the number of a :class:`latte.torch.function.Function`, so ``torch.compile``,
-``torch.export``, checkpointed segments and hooks on saved tensors see nothing special. ``forward`` returns, after the
-outputs, one tensor with what ``backward`` needs besides; it is all the state of a call.
+They are functions of tensors, and of the number of a :class:`latte.torch.function.Function`: they change nothing, so
+``torch.compile``, ``torch.export``, checkpointed segments and hooks on saved tensors see nothing special. ``forward``
+returns, after the outputs, one tensor with what ``backward`` needs besides, which is all the state of a call; and in
+training, the running statistics after it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from latte.torch.function import Function, Variant, function_of
 from swirl.errors import TrainingError
 
 _LIBRARY = torch.library.Library("latte", "DEF")
-_CALL = "Tensor[] inputs, Tensor[] parameters, {states}, {more}int function, int capacity"
-_LIBRARY.define(f"inference({_CALL.format(states='Tensor[] states', more='')}) -> Tensor[]")
 _LIBRARY.define(
-    f"forward({_CALL.format(states='Tensor(a!)[] states', more='Tensor? seed, ')}, str purpose, bool[] wanted, "
-    "bool of_inputs) -> Tensor[]"
+    "inference(Tensor[] inputs, Tensor[] parameters, Tensor[] states, int function, int capacity) -> Tensor[]"
+)
+_LIBRARY.define(
+    "forward(Tensor[] inputs, Tensor[] parameters, Tensor[] states, Tensor? seed, int function, int capacity, "
+    "str purpose, bool[] wanted, bool of_inputs) -> Tensor[]"
 )
 _LIBRARY.define(
     "backward(Tensor[] gradients, Tensor[] inputs, Tensor[] parameters, Tensor[] states, Tensor[] outputs, "
@@ -54,10 +55,7 @@ def _forward(
     found = function_of(function)
     found.check(inputs)
     variant = found.variant(purpose, inputs, capacity, wanted, of_inputs)
-    made = found.forward(inputs, parameters, states, _number(seed), variant)
-    if purpose == "training" and states:
-        increment_version(states)
-    return made
+    return found.forward(inputs, parameters, states, _number(seed), variant)
 
 
 def _backward(
@@ -91,8 +89,7 @@ def _variant(
     function: Function,
 ) -> Variant:
     double = gradients[0].dtype == torch.float64
-    known = {"wanted": tuple(wanted), "of_inputs": of_inputs, "double": double, "threads": function.threads}
-    return Variant(capacity, purpose, tuple(channels_last), **known)
+    return Variant(capacity, purpose, tuple(channels_last), tuple(wanted), of_inputs, double, function.threads)
 
 
 def _number(seed: Tensor | None) -> int:
@@ -109,7 +106,7 @@ def _inference_shapes(inputs: Any, parameters: Any, states: Any, function: int, 
     found = function_of(function)
     found.check(inputs)
     variant = found.variant("inference", inputs, capacity)
-    return found.new_outputs(inputs, variant, found.calls(variant, inputs[0].shape[0]))
+    return found.new_results(inputs, states, variant, found.calls(variant, inputs[0].shape[0]))
 
 
 @torch.library.register_fake("latte::forward", lib=_LIBRARY)
@@ -127,7 +124,7 @@ def _forward_shapes(
     found = function_of(function)
     found.check(inputs)
     variant = found.variant(purpose, inputs, capacity, wanted, of_inputs)
-    return found.new_outputs(inputs, variant, found.calls(variant, inputs[0].shape[0]))
+    return found.new_results(inputs, states, variant, found.calls(variant, inputs[0].shape[0]))
 
 
 @torch.library.register_fake("latte::backward", lib=_LIBRARY)
@@ -168,24 +165,26 @@ class _Call(torch.autograd.Function):
         known = function_of(function)
         variant = known.variant(purpose, inputs, capacity, wanted, of_inputs)
         items = inputs[0].shape[0]
-        saved, empty = found[-1], found[-1].new_empty(0)
+        count = len(known.declared.outputs)
+        outputs, saved, changed = found[:count], found[count], found[count + 1 :]
+        groups = inputs, parameters, changed or states, outputs
         kept = [
-            each if needed else empty
-            for group, of in zip((inputs, parameters, states, found[:-1]), known.needed(variant, items), strict=True)
+            each if needed else saved.new_empty(0)
+            for group, of in zip(groups, known.needed(variant, items), strict=True)
             for each, needed in zip(group, of, strict=True)
         ]
         ctx.save_for_backward(saved, seed, *kept)
-        ctx.call = settings, variant.channels_last, items, (first, second, len(tensors))
-        ctx.mark_non_differentiable(saved)
+        ctx.call = settings, variant.channels_last, items, (first, second, len(tensors)), count
+        ctx.mark_non_differentiable(saved, *changed)
         return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (function, capacity, purpose, wanted, of_inputs), last, items, (first, second, third) = ctx.call
+        (function, capacity, purpose, wanted, of_inputs), last, items, (first, second, third), count = ctx.call
         saved, seed, *kept = ctx.saved_tensors
         groups = [kept[:first], kept[first:second], kept[second:third], kept[third:]]
         found = torch.ops.latte.backward(
-            list(gradients[:-1]),
+            list(gradients[:count]),
             *groups,
             saved,
             seed,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ class Runner:
         return Seen(found.regions, found.shared, found.moves, found.alone)
 
 
-_FUNCTIONS = (
+_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
     ("swirl_team", ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
     ("swirl_team_ends", None, ctypes.c_void_p),
     ("swirl_run", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
