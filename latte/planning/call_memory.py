@@ -75,7 +75,7 @@ def plan_call_memory(
             cleared.append((end + used, span.nbytes - used))
         saved.append(replace(span, region=SAVED, offset=end))
         end += span.nbytes
-    done: dict[str, list[Span]] = {TRAINING: saved, INFERENCE: []}
+    done: dict[str, list[Span]] = {TRAINING: list(saved), INFERENCE: []}
     for line, found in spans.items():
         within = [span for span in found if span not in crossing]
         done[line] += placed([span for span in within if span.region == SCRATCH])

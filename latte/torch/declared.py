@@ -158,6 +158,10 @@ class Declared:
         owner, _, name = storage.partition(".")
         return self.net[owner].initial(name)
 
+    def labels(self) -> list[bool]:
+        """Of each input, whether a layer reads it as a label, of which no gradient is computed."""
+        return [any(edge.is_label for edge in self.net.graph.readers(each)) for each in self.inputs]
+
     def seeded(self) -> frozenset[str]:
         """The outputs that other layers read, too."""
         graph = self.net.graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from latte.compiling import Gradients, compile_calls
+from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import is_loss
 from latte.model.frozen import Frozen
 from latte.model.source_location import Located
 from latte.runtime.calls import Calls
@@ -108,10 +110,10 @@ class Function:
         self.parameters, self.states = list(self.declared.parameters), list(self.declared.states)
         self.report = Report()
         self._target, self._threads = target, threads
-        self._calls: dict[Variant, Calls] = {}
+        self._bound: dict[Variant, Bound] = {}
         self._lock = threading.RLock()
-        self._shapes = self.declared.output_shapes()
-        self._seeded = self.declared.seeded()
+        self._labels = self.declared.labels()
+        self._integers = any(each.dtype == "int32" for each in self.declared.inputs)
         self.number = next(_NUMBERS)
         _FUNCTIONS[self.number] = self
 
@@ -133,16 +135,14 @@ class Function:
         """The outputs of a call; if it is not for inference, what it leaves for :meth:`backward`; and, in training, the
         running statistics after it."""
         items = inputs[0].shape[0]
-        calls = self.calls(variant, items)
-        found = self.new_results(inputs, states, variant, calls)
-        after = found[len(self._shapes) + 1 :]
-        for new, state in zip(after, states, strict=False):
-            new.copy_(state)
+        bound = self.bound(variant, items)
+        found = self.new_results(items, states, bound)
+        results, after = found[: bound.results], found[bound.results :]
+        if after:
+            torch._foreach_copy_(after, list(states))
         if items:
-            results = found[: len(found) - len(after)]
-            own = after or self._placed("a state", states)
-            brought = [*self._inputs(inputs, variant), *self._placed("a parameter", parameters), *own, *results]
-            self._run(calls, PHASES[variant.purpose], brought, items, seed)
+            brought = *self._whole(inputs), *parameters, *(after or states), *results
+            self._run(bound, PHASES[variant.purpose], brought, items, seed)
         return found
 
     def backward(
@@ -161,62 +161,48 @@ class Function:
 
         Args:
             gradients: of the outputs.
-            inputs, parameters, states, outputs: of the call; those that :meth:`needed` leaves out may be anything.
+            inputs, parameters, states, outputs: of the call; those that backward does not need may be anything.
             saved: what the call has left.
             seed, items, variant: of the call.
         """
-        calls = self.calls(variant, items)
-        found = self.new_gradients(gradients[0], items, variant)
-        touched = calls.touched["backward"]
-        for name, gradient in zip(self._gradients(variant), found, strict=True):
-            if name not in touched or not items:
-                gradient.zero_()
+        bound = self.bound(variant, items)
+        found = self.new_gradients(items, bound)
+        for number in bound.zero if items else range(len(found)):
+            found[number].zero_()
         if items:
-            last = any(variant.channels_last)
-            given = self._placed("the gradient of an output", gradients, last)
-            for number, ensemble in enumerate(self.declared.outputs):
-                if ensemble.name in self._seeded and given[number] is gradients[number]:  # readers add theirs
-                    given[number] = given[number].clone()
-            brought = [*given, *self._inputs(inputs, variant), *self._placed("a parameter", parameters)]
-            brought += [*states, *self._placed("an output", outputs, last), *found, saved]
-            self._run(calls, "backward", brought, items, seed)
+            given = [
+                each.clone(memory_format=torch.contiguous_format) if number in bound.added_to else each
+                for number, each in enumerate(gradients)
+            ]
+            brought = *given, *self._whole(inputs), *parameters, *states, *outputs, *found, saved
+            self._run(bound, "backward", brought, items, seed)
         return found
 
-    def needed(self, variant: Variant, items: int) -> list[list[bool]]:
-        """Of inputs, parameters, states and outputs: which ones backward needs."""
-        touched = self.calls(variant, items).touched["backward"]
-        return [[name in touched for name in names] for names in self._storage()]
-
-    def new_results(
-        self, like: Sequence[Tensor], states: Sequence[Tensor], variant: Variant, calls: Calls
-    ) -> list[Tensor]:
+    def new_results(self, items: Any, states: Sequence[Tensor], bound: Bound) -> list[Tensor]:
         """Tensors for what :meth:`forward` returns; their values are not set.
 
         Args:
-            like: the inputs, which may be fake tensors: then these are.
+            items: of the call.
             states: before the call.
-            variant, calls: of the call.
+            bound: its kernels.
         """
-        items, last, first = like[0].shape[0], any(variant.channels_last), like[0]
-        batched = (each.batched for each in self.declared.outputs)
-        shapes = [(items, *shape) if many else () for shape, many in zip(self._shapes, batched, strict=True)]
-        found = [_new(first, shape, variant.dtype, last) for shape in shapes]
+        variant = bound.variant
+        found = [
+            torch.empty((items, *shape) if many else (), dtype=variant.dtype, memory_format=form)
+            for shape, many, form in bound.outputs
+        ]
         if variant.purpose != "inference":
-            found.append(first.new_empty(calls.saved, dtype=torch.uint8))
+            found.append(torch.empty(bound.calls.saved, dtype=torch.uint8))
         if variant.purpose == "training":
             found += [torch.empty_like(state) for state in states]
         return found
 
-    def new_gradients(self, like: Tensor, items: int, variant: Variant) -> list[Tensor]:
+    def new_gradients(self, items: Any, bound: Bound) -> list[Tensor]:
         """Tensors for what :meth:`backward` returns."""
-        found = []
-        for each, last in zip(self.declared.inputs, variant.channels_last, strict=True):
-            if variant.of_inputs and each.dtype == "float32":
-                found.append(_new(like, (items, *each.shape), variant.dtype, last))
-        for spec, wanted in zip(self.declared.parameters.values(), variant.wanted, strict=True):
-            if wanted:
-                found.append(_new(like, spec.shape, variant.dtype, False))
-        return found
+        return [
+            torch.empty((items, *shape) if many else shape, dtype=bound.variant.dtype, memory_format=form)
+            for shape, many, form in bound.gradients
+        ]
 
     def check(self, inputs: Sequence[Tensor]) -> None:
         """Refuse inputs that do not fit.
@@ -242,61 +228,78 @@ class Function:
             if given.shape[0] != inputs[0].shape[0]:
                 raise DataError(f"inputs have {inputs[0].shape[0]} and {given.shape[0]} items")
 
-    # --- memory ---------------------------------------------------------------------------------------------
-    def _inputs(self, inputs: Sequence[Tensor], variant: Variant) -> list[Tensor]:
-        """Inputs as kernels read them."""
-        found = []
-        for number, (given, known, last) in enumerate(
-            zip(inputs, self.declared.inputs, variant.channels_last, strict=True)
-        ):
-            tensor = given
-            if known.dtype == "int32" and given.numel():
-                self._check_range(number, given, known.below)
-                if given.dtype != torch.int32:
-                    self.report.copied[f"input {number}: {given.dtype} to torch.int32"] += 1
-                    tensor = given.to(torch.int32)
-            found += self._placed(f"input {number}", [tensor], last)
-        return found
+    def check_gradients(self, inputs: Sequence[Tensor]) -> None:
+        """Refuse inputs whose gradients would not be those that PyTorch expects.
 
-    def _check_range(self, number: int, given: Tensor, below: int | None) -> None:
+        Raises:
+            DataError: a label's gradient is asked for.
+        """
+        for number, (given, label) in enumerate(zip(inputs, self._labels, strict=False)):
+            if label and given.requires_grad and torch.is_grad_enabled():
+                raise DataError(
+                    f"input {number} is read as a label, of which Latte computes no gradient", way_out="x.detach()"
+                )
+
+    # --- memory ---------------------------------------------------------------------------------------------
+    def _whole(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The inputs, whole numbers as kernels read them.
+
+        Raises:
+            DataError: a number is out of its range.
+        """
+        if not self._integers:
+            return inputs
+        return [
+            self._checked(number, given, each.below) if each.dtype == "int32" and given.numel() else given
+            for number, (given, each) in enumerate(zip(inputs, self.declared.inputs, strict=True))
+        ]
+
+    def _checked(self, number: int, given: Tensor, below: int | None) -> Tensor:
         low, high = (int(end) for end in torch.aminmax(given))
         least, most = (0, below - 1) if below is not None else (-(2**31), 2**31 - 1)
         if low < least or high > most:
             raise DataError(f"input {number} has {low if low < least else high}: it must be from {least} to {most}")
+        if given.dtype == torch.int32:
+            return given
+        self.report.copied[f"input {number}: {given.dtype} to torch.int32"] += 1
+        return given.to(torch.int32)
 
-    def _placed(self, what: str, tensors: Sequence[Tensor], channels_last: bool = False) -> list[Tensor]:
-        """Tensors as kernels expect them in memory; others are copied, and counted."""
-        found = []
-        for tensor in tensors:
-            wanted, placed = _format(tensor.dim(), channels_last), tensor
-            if not tensor.is_contiguous(memory_format=wanted):
-                self.report.copied[f"{what}: strides {tuple(tensor.stride())} of {tuple(tensor.shape)}"] += 1
-                placed = tensor.contiguous(memory_format=wanted)
-            elif tensor.data_ptr() % ALIGNMENT:
-                self.report.copied[f"{what}: not aligned to {ALIGNMENT} bytes"] += 1
-                placed = tensor.clone(memory_format=wanted)
-            found.append(placed)
-        return found
-
-    def _run(self, calls: Calls, phase: str, brought: Sequence[Tensor], items: int, seed: int) -> None:
+    def _run(self, bound: Bound, phase: str, brought: Sequence[Tensor], items: int, seed: int) -> None:
+        """Run a phase of the net with tensors; those that do not lie as kernels expect are copied, and counted."""
         self.report.calls += 1
-        calls.run(phase, [tensor.data_ptr() for tensor in brought], items, seed)
+        addresses, copies = [], []
+        for tensor, (what, form) in zip(brought, bound.brought[phase], strict=True):
+            address = tensor.data_ptr()
+            if address % ALIGNMENT or not tensor.is_contiguous(memory_format=form):
+                copies.append(self._copied(what, tensor, form))
+                address = copies[-1].data_ptr()
+            addresses.append(address)
+        bound.calls.run(phase, addresses, items, seed)
+
+    def _copied(self, what: str, tensor: Tensor, form: torch.memory_format) -> Tensor:
+        if tensor.is_contiguous(memory_format=form):
+            why = f"not aligned to {ALIGNMENT} bytes"
+        else:
+            why = f"strides {tuple(tensor.stride())} of {tuple(tensor.shape)}"
+        self.report.copied[f"{what}: {why}"] += 1
+        return tensor.clone(memory_format=form)
 
     # --- kernels --------------------------------------------------------------------------------------------
     def variant(
         self,
         purpose: str,
         inputs: Sequence[Tensor],
+        parameters: Sequence[Tensor],
         capacity: int,
         wanted: Sequence[bool] = (),
         of_inputs: bool = False,
     ) -> Variant:
-        """What a call with these inputs needs."""
+        """What a call with these inputs and parameters needs."""
         last = tuple(
-            x.dim() in CHANNELS_LAST and not x.is_contiguous() and x.is_contiguous(memory_format=CHANNELS_LAST[x.dim()])
+            not x.is_contiguous() and x.dim() in CHANNELS_LAST and x.is_contiguous(memory_format=CHANNELS_LAST[x.dim()])
             for x in inputs
         )
-        double = any(x.dtype == torch.float64 for x in inputs)
+        double = any(x.dtype == torch.float64 for x in (*inputs, *parameters))
         wanted = tuple(wanted) if wanted else (False,) * len(self.parameters)
         return Variant(capacity, purpose, last, wanted, of_inputs, double, self.threads)
 
@@ -305,65 +308,147 @@ class Function:
         """That run its kernels."""
         return self._threads or torch.get_num_threads()
 
-    def calls(self, variant: Variant, items: int) -> Calls:
+    def bound(self, variant: Variant, items: int) -> Bound:
         """The kernels of a variant, for so many items: compiled where they are not there."""
-        with self._lock:
-            made = self._calls.get(variant)
-            if made is None:
-                made = self._calls[variant] = self._compiled(variant)
-        if made.fixed and items not in (0, variant.capacity):
-            return self.calls(replace(variant, capacity=items), items)
+        made = self._bound.get(variant)
+        if made is None:
+            with self._lock:
+                made = self._bound.get(variant) or self._compiled(variant)
+                self._bound[variant] = made
+        if made.calls.fixed and items not in (0, variant.capacity):
+            return self.bound(replace(variant, capacity=items), items)
         return made
 
-    def _compiled(self, variant: Variant) -> Calls:
+    def _compiled(self, variant: Variant) -> Bound:
         graph, training = self.declared.net.graph, variant.purpose != "inference"
-        last, seeded = any(variant.channels_last), self._seeded if training else frozenset()
-        given: dict[str, Layout] = {}
-        for each, channels in zip(self.declared.inputs, variant.channels_last, strict=True):
-            given |= dict.fromkeys((f"{each.name}.value", f"{each.name}.grad"), _layout(len(each.shape), channels))
-        for each in self.declared.outputs:
-            given |= dict.fromkeys((f"{each.name}.value", f"{each.name}.grad"), _layout(len(each.shape), last))
-        for spec in self.declared.parameters.values():
-            given |= dict.fromkeys((spec.storage, spec.gradient.storage), Layout())
-        given |= dict.fromkeys(self.states, Layout())
+        inferring = self.declared.inferring() if variant.purpose == "evaluation" else frozenset()
         frozen = frozenset(name for name, each in zip(self.parameters, variant.wanted, strict=True) if not each)
+        seeded = self.declared.seeded()
         gradients = Gradients(
-            seeded,
-            Frozen(frozen, self.declared.inferring() if variant.purpose == "evaluation" else frozenset()),
-            variant.of_inputs,
-            variant.double,
+            seeded if training else frozenset(), Frozen(frozen, inferring), variant.of_inputs, variant.double
         )
+        brought = self._brought(variant)
         target = resolve_target("portable" if variant.double else self._target)
         with Located():
-            graph.settings.given, graph.settings.compiled = given, True
-            made, report = compile_calls(
-                graph, variant.capacity, target, _runner(variant.threads), self._brought(variant), gradients, training
+            graph.settings.given, graph.settings.compiled = self._given(variant), True
+            storage = {phase: [each.storage for each in of] for phase, of in brought.items()}
+            calls, report = compile_calls(
+                graph, variant.capacity, target, _runner(variant.threads), storage, gradients, training
             )
         known = [self.report.compiled] if self.report.compiled is not None else []
         self.report.compiled = sum_of_reports([*known, report])
-        return made
+        return Bound.of(variant, calls, brought, frozenset(f"{name}.grad" for name in seeded))
 
-    def _storage(self) -> tuple[list[str], list[str], list[str], list[str]]:
-        """Of inputs, parameters, states and outputs."""
-        inputs, outputs = (
-            [f"{each.name}.value" for each in layers] for layers in (self.declared.inputs, self.declared.outputs)
-        )
-        return inputs, self.parameters, self.states, outputs
+    def _given(self, variant: Variant) -> dict[str, Layout]:
+        """How what calls bring is laid out."""
+        last = any(variant.channels_last)
+        found: dict[str, Layout] = {}
+        for ensembles, channels in ((self.declared.inputs, variant.channels_last), (self.declared.outputs, None)):
+            for number, each in enumerate(ensembles):
+                layout = _layout(len(each.shape), last if channels is None else channels[number])
+                found |= dict.fromkeys((f"{each.name}.value", f"{each.name}.grad"), layout)
+        for spec in self.declared.parameters.values():
+            found |= dict.fromkeys((spec.storage, spec.gradient.storage), Layout())
+        return found | dict.fromkeys(self.states, Layout())
 
-    def _gradients(self, variant: Variant) -> list[str]:
-        """The storage of what :meth:`backward` returns."""
-        floats = [each for each in self.declared.inputs if each.dtype == "float32" and variant.of_inputs]
-        specs = zip(self.declared.parameters.values(), variant.wanted, strict=True)
-        return [*(f"{each.name}.grad" for each in floats), *(spec.gradient.storage for spec, each in specs if each)]
+    def _brought(self, variant: Variant) -> dict[str, list[Brought]]:
+        """Phase of the net → what a call brings, in the order of its addresses."""
+        declared, last = self.declared, any(variant.channels_last)
+        formats = dict(enumerate(variant.channels_last))
 
-    def _brought(self, variant: Variant) -> dict[str, list[str]]:
-        """Phase of the net → the storage that a call brings, in the order of its addresses."""
-        inputs, parameters, states, outputs = self._storage()
+        def of(ensemble: Ensemble, field: str, what: str, channels: bool) -> Brought:
+            shape = ensemble.shape if ensemble.batched and not is_loss(ensemble) else ()
+            return Brought(f"{ensemble.name}.{field}", what, shape, ensemble.batched, _format(len(shape) + 1, channels))
+
+        inputs = [of(e, "value", f"input {n}", formats[n]) for n, e in enumerate(declared.inputs)]
+        outputs = [of(e, "value", f"output {n}", last) for n, e in enumerate(declared.outputs)]
+        parameters = [Brought(s, s, spec.shape) for s, spec in declared.parameters.items()]
+        states = [Brought(s, s, spec.shape) for s, spec in declared.states.items()]
         every = [*inputs, *parameters, *states, *outputs]
         if variant.purpose == "inference":
             return {"inference": every}
-        starting = [f"{each.name}.grad" for each in self.declared.outputs]
-        return {"forward": every, "backward": [*starting, *every, *self._gradients(variant)]}
+        starting = [of(e, "grad", f"the gradient of output {n}", last) for n, e in enumerate(declared.outputs)]
+        made = [
+            of(e, "grad", f"the gradient of input {n}", formats[n])
+            for n, e in enumerate(declared.inputs)
+            if variant.of_inputs and e.dtype == "float32"
+        ]
+        for spec, wanted in zip(declared.parameters.values(), variant.wanted, strict=True):
+            if wanted:
+                made.append(Brought(spec.gradient.storage, f"the gradient of {spec.storage}", spec.shape))
+        return {"forward": every, "backward": [*starting, *every, *made]}
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A tensor that a call brings.
+
+    Args:
+        storage: its name in the net.
+        what: it is, for messages.
+        shape: without the items.
+        batched: whether it has items, in the first dimension.
+        form: how it lies in memory.
+    """
+
+    storage: str
+    what: str
+    shape: tuple[int, ...]
+    batched: bool = False
+    form: torch.memory_format = torch.contiguous_format
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The kernels of a variant, and what calls bring to them.
+
+    Args:
+        variant: it is.
+        calls: the kernels.
+        brought: phase → what a call brings, and its format, in the order of the addresses.
+        outputs, gradients: what forward and backward return: shape, whether it has items, format.
+        results: the number of what forward returns, without states.
+        needed: of inputs, parameters, states and outputs, one after the other: which ones backward needs.
+        zero: the numbers of gradients that no kernel sets, as nothing depends on what they are of.
+        added_to: the numbers of outputs to whose gradients layers that read them add theirs.
+    """
+
+    variant: Variant
+    calls: Calls
+    brought: Mapping[str, Sequence[tuple[str, torch.memory_format]]]
+    outputs: Sequence[tuple[tuple[int, ...], bool, torch.memory_format]]
+    gradients: Sequence[tuple[tuple[int, ...], bool, torch.memory_format]] = ()
+    results: int = 0
+    needed: Sequence[bool] = ()
+    zero: Sequence[int] = ()
+    added_to: frozenset[int] = frozenset()
+
+    @staticmethod
+    def of(variant: Variant, calls: Calls, brought: Mapping[str, Sequence[Brought]], seeded: frozenset[str]) -> Bound:
+        """See :class:`Bound`; ``seeded`` is the storage of gradients that others add to."""
+        saved = ("what is saved", torch.contiguous_format)
+        tables = {
+            phase: [*((each.what, each.form) for each in of), *([saved] if phase != "inference" else [])]
+            for phase, of in brought.items()
+        }
+        every = brought[PHASES[variant.purpose]]
+        outputs = [each for each in every if each.what.startswith("output ")]
+        known = [(each.shape, each.batched, each.form) for each in outputs]
+        if variant.purpose == "inference":
+            return Bound(variant, calls, tables, known, results=len(outputs))
+        backward, count = brought["backward"], len(outputs)
+        made, touched = backward[count + len(every) :], calls.touched["backward"]
+        return Bound(
+            variant,
+            calls,
+            tables,
+            known,
+            [(each.shape, each.batched, each.form) for each in made],
+            count + 1,
+            [each.storage in touched for each in every],
+            [number for number, each in enumerate(made) if each.storage not in touched],
+            frozenset(number for number, each in enumerate(backward[:count]) if each.storage in seeded),
+        )
 
 
 def function_of(number: int) -> Function:
@@ -390,10 +475,6 @@ _FUNCTIONS: WeakValueDictionary[int, Function] = WeakValueDictionary()
 def _runner(threads: int) -> Runner:
     """One for all modules: they are threads of PyTorch's OpenMP."""
     return Runner(threads)
-
-
-def _new(like: Tensor, shape: Sequence[int], dtype: torch.dtype, channels_last: bool) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=_format(len(shape), channels_last))
 
 
 def _format(dims: int, channels_last: bool) -> torch.memory_format:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import latte.torch.operators  # noqa: F401  registers what forward calls
 from latte.model.ensemble import Ensemble
 from latte.model.neuron import Neuron
 from latte.model.source_location import user_location, user_stacklevel
 from latte.net import Net
 from latte.torch.declared import Build, Input
 from latte.torch.function import Function, Report
+from latte.torch.operators import are_plain, forward_with_gradient, inference
 from swirl.errors import DataError, DeclarationError, LatteError, TrainingError
 
 
@@ -82,13 +82,13 @@ class Module(nn.Module):
         wanted = [learning and each.requires_grad for each in parameters]
         of_inputs = learning and any(x.requires_grad for x in inputs)
         if not self.training and not of_inputs and not any(wanted):
-            outputs = torch.ops.latte.inference(inputs, parameters, states, self._number, self._capacity)
+            run = inference if are_plain(inputs) else torch.ops.latte.inference
+            outputs = run(list(inputs), parameters, states, self._number, self._capacity)
             return outputs[0] if self._single else tuple(outputs)
         seed = torch.randint(_SEEDS, ()) if self._random and self.training else None
         purpose = "training" if self.training else "evaluation"
-        outputs = torch.ops.latte.forward(
-            inputs, parameters, states, seed, self._number, self._capacity, purpose, wanted, of_inputs
-        )
+        call = forward_with_gradient if are_plain(inputs) else torch.ops.latte.forward
+        outputs = call(list(inputs), parameters, states, seed, self._number, self._capacity, purpose, wanted, of_inputs)
         count = self._outputs
         if self.training and states:
             torch._foreach_copy_(states, outputs[count + 1 :])

@@ -8,7 +8,7 @@ training, the running statistics after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,12 +33,12 @@ _LIBRARY.define(
 
 
 # --- what they compute ----------------------------------------------------------------------------------------
-def _inference(
+def inference(
     inputs: list[Tensor], parameters: list[Tensor], states: list[Tensor], function: int, capacity: int
 ) -> list[Tensor]:
     found = function_of(function)
     found.check(inputs)
-    return found.forward(inputs, parameters, states, 0, found.variant("inference", inputs, capacity))
+    return found.forward(inputs, parameters, states, 0, found.variant("inference", inputs, parameters, capacity))
 
 
 def _forward(
@@ -54,7 +54,7 @@ def _forward(
 ) -> list[Tensor]:
     found = function_of(function)
     found.check(inputs)
-    variant = found.variant(purpose, inputs, capacity, wanted, of_inputs)
+    variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
     return found.forward(inputs, parameters, states, _number(seed), variant)
 
 
@@ -96,7 +96,7 @@ def _number(seed: Tensor | None) -> int:
     return 0 if seed is None else int(seed)
 
 
-for _name, _kernel in {"inference": _inference, "forward": _forward, "backward": _backward}.items():
+for _name, _kernel in {"inference": inference, "forward": _forward, "backward": _backward}.items():
     _LIBRARY.impl(_name, _kernel, "CPU")
 
 
@@ -105,8 +105,8 @@ for _name, _kernel in {"inference": _inference, "forward": _forward, "backward":
 def _inference_shapes(inputs: Any, parameters: Any, states: Any, function: int, capacity: int) -> list[Tensor]:
     found = function_of(function)
     found.check(inputs)
-    variant = found.variant("inference", inputs, capacity)
-    return found.new_results(inputs, states, variant, found.calls(variant, inputs[0].shape[0]))
+    variant = found.variant("inference", inputs, parameters, capacity)
+    return found.new_results(inputs[0].shape[0], states, found.bound(variant, inputs[0].shape[0]))
 
 
 @torch.library.register_fake("latte::forward", lib=_LIBRARY)
@@ -123,8 +123,8 @@ def _forward_shapes(
 ) -> list[Tensor]:
     found = function_of(function)
     found.check(inputs)
-    variant = found.variant(purpose, inputs, capacity, wanted, of_inputs)
-    return found.new_results(inputs, states, variant, found.calls(variant, inputs[0].shape[0]))
+    variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
+    return found.new_results(inputs[0].shape[0], states, found.bound(variant, inputs[0].shape[0]))
 
 
 @torch.library.register_fake("latte::backward", lib=_LIBRARY)
@@ -146,7 +146,7 @@ def _backward_shapes(
 ) -> list[Tensor]:
     found = function_of(function)
     variant = _variant(gradients, capacity, purpose, channels_last, wanted, of_inputs, found)
-    return found.new_gradients(gradients[0], items, variant)
+    return found.new_gradients(items, found.bound(variant, items))
 
 
 # --- gradients ------------------------------------------------------------------------------------------------
@@ -157,22 +157,21 @@ class _Call(torch.autograd.Function):
     def forward(ctx: Any, settings: tuple[Any, ...], lengths: tuple[int, int], seed: Any, *tensors: Tensor) -> Any:
         function, capacity, purpose, wanted, of_inputs = settings
         first, second = lengths
-        inputs, parameters, states = tensors[:first], tensors[first:second], tensors[second:]
-        with torch._C._AutoDispatchBelowAutograd():
-            found = torch.ops.latte.forward(
-                list(inputs), list(parameters), list(states), seed, function, capacity, purpose, wanted, of_inputs
-            )
+        inputs, parameters, states = list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
+        arguments = inputs, parameters, states, seed, function, capacity, purpose, wanted, of_inputs
+        if are_plain(tensors):
+            found = _forward(*arguments)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                found = torch.ops.latte.forward(*arguments)
         known = function_of(function)
-        variant = known.variant(purpose, inputs, capacity, wanted, of_inputs)
+        variant = known.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
         items = inputs[0].shape[0]
         count = len(known.declared.outputs)
         outputs, saved, changed = found[:count], found[count], found[count + 1 :]
-        groups = inputs, parameters, changed or states, outputs
-        kept = [
-            each if needed else saved.new_empty(0)
-            for group, of in zip(groups, known.needed(variant, items), strict=True)
-            for each, needed in zip(group, of, strict=True)
-        ]
+        every = *inputs, *parameters, *(changed or states), *outputs
+        empty = saved.new_empty(0)
+        kept = [each if use else empty for each, use in zip(every, known.bound(variant, items).needed, strict=True)]
         ctx.save_for_backward(saved, seed, *kept)
         ctx.call = settings, variant.channels_last, items, (first, second, len(tensors)), count
         ctx.mark_non_differentiable(saved, *changed)
@@ -182,28 +181,26 @@ class _Call(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (function, capacity, purpose, wanted, of_inputs), last, items, (first, second, third), count = ctx.call
         saved, seed, *kept = ctx.saved_tensors
-        groups = [kept[:first], kept[first:second], kept[second:third], kept[third:]]
-        found = torch.ops.latte.backward(
-            list(gradients[:count]),
-            *groups,
-            saved,
-            seed,
-            items,
-            function,
-            capacity,
-            purpose,
-            list(last),
-            wanted,
-            of_inputs,
-        )
-        left = iter(found)
+        groups = [list(gradients[:count]), kept[:first], kept[first:second], kept[second:third], kept[third:]]
+        arguments = *groups, saved, seed, items, function, capacity, purpose, list(last), wanted, of_inputs
+        plain = are_plain(gradients[:count]) and not torch.is_grad_enabled()
+        left = iter(_backward(*arguments) if plain else torch.ops.latte.backward(*arguments))
         floats = [each.dtype == "float32" for each in function_of(function).declared.inputs]
         of_given = [next(left) if of_inputs and each else None for each in floats]
         of_parameters = [next(left) if each else None for each in wanted]
         return None, None, None, *of_given, *of_parameters, *[None] * (third - second)
 
 
-def _forward_with_gradient(
+def are_plain(tensors: Iterable[Tensor]) -> bool:
+    """Whether nobody looks at operators: then what they compute can be called without them, which takes a third of the
+    time. Not where something traces, or for tensors of subclasses."""
+    return not torch.compiler.is_compiling() and (
+        torch._C._len_torch_dispatch_stack() == 0
+        and all(type(each) in (Tensor, torch.nn.Parameter) for each in tensors)
+    )
+
+
+def forward_with_gradient(
     inputs: list[Tensor],
     parameters: list[Tensor],
     states: list[Tensor],
@@ -214,6 +211,7 @@ def _forward_with_gradient(
     wanted: list[bool],
     of_inputs: bool,
 ) -> list[Tensor]:
+    function_of(function).check_gradients(inputs)
     settings = function, capacity, purpose, wanted, of_inputs
     lengths = len(inputs), len(inputs) + len(parameters)
     return list(_Call.apply(settings, lengths, seed, *inputs, *parameters, *states))
@@ -238,10 +236,13 @@ class _Once(torch.autograd.Function):
 
 
 def _backward_once(*arguments: Any) -> list[Tensor]:
+    if not torch.is_grad_enabled():
+        with torch._C._AutoDispatchBelowAutograd():
+            return list(torch.ops.latte.backward(*arguments))
     groups, saved, seed, settings = arguments[:5], arguments[5], arguments[6], arguments[7:]
     tensors = [each for group in groups for each in group]
     return list(_Once.apply(settings, [len(group) for group in groups], seed, *tensors, saved))
 
 
-_LIBRARY.impl("forward", _forward_with_gradient, "Autograd")
+_LIBRARY.impl("forward", forward_with_gradient, "Autograd")
 _LIBRARY.impl("backward", _backward_once, "Autograd")
