@@ -10,6 +10,7 @@ from torch import nn
 
 import latte.torch
 from latte import *
+from latte import Ensemble, Neuron, Param
 from latte.neuron import exp, ones
 
 

@@ -51,9 +51,7 @@ def test_opcheck(build: Any) -> None:
     ours.eval()(tensor())
     function, parameters, states = ours._function, list(ours.parameters()), list(ours.buffers())
     frozen = [each.detach() for each in parameters]
-    torch.library.opcheck(
-        torch.ops.latte.inference.default, ([tensor().detach()], frozen, states, function.number, 4)
-    )
+    torch.library.opcheck(torch.ops.latte.inference.default, ([tensor().detach()], frozen, states, function.number, 4))
     call = [tensor()], parameters, states, torch.tensor(5), function.number, 4, "training", [True] * len(parameters)
     torch.library.opcheck(torch.ops.latte.forward.default, (*call, True))
 

@@ -1,4 +1,4 @@
-"""Every layer of the library as a module of PyTorch: its gradients, in double precision, are the slopes of its values."""
+"""Every layer of the library as a module of PyTorch: its gradients, in double precision, are slopes of its values."""
 
 from functools import partial
 from typing import Any
