@@ -51,6 +51,7 @@ setup(
             "scikit-learn",  # ships the handwritten digits
             "matplotlib>=3.7",  # loss curves, and the roofline of net.profile
         ],
+        "torch": ["torch>=2.6"],  # latte.torch: layers as modules of PyTorch
         "test": [
             "pytest",  # runs the tests
             "pytest-xdist",  # on all cores

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
-from latte.autodiff.differentiated import differentiate
+from latte.autodiff.differentiated import Differentiated, differentiate
 from latte.explain.memory import MemoryReport, report_of, scratch_bytes
 from latte.frontend.lowered import lower_layers
 from latte.model.checks import is_integer
@@ -23,8 +25,9 @@ from latte.planning.memory import TRAINING, MemoryPlan
 from latte.planning.plan import Plan, make_plan, planning
 from latte.planning.unused_recipes import unused_recipes
 from latte.runtime.arranging import arranged, execution_order
+from latte.runtime.calls import Calls
 from latte.runtime.executable import Executable, bind, net_buffers
-from latte.runtime.kernels import GeneratedPhase, compile_kernels, generated_kernels
+from latte.runtime.kernels import CompiledPhase, GeneratedPhase, compile_kernels, generated_kernels
 from latte.runtime.memory import check_fits
 from latte.runtime.report import CompileReport, FixedSize, Times, make_report
 from latte.runtime.session import Session
@@ -41,6 +44,7 @@ from swirl.schedule.memo import Memos
 from swirl.target.machine import resolve_target
 from swirl.target.targets import Target
 
+T = TypeVar("T")
 PADDED = 2
 """How many times what is declared all arrays take at the most: with padding, copies, and what the compiler adds."""
 
@@ -76,25 +80,93 @@ def compile_graph(
     Raises:
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
+
+    def bound(plan: Plan, kernels: list[CompiledPhase]) -> Executable:
+        return bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
+
+    gradients = Gradients(seeded, frozen)
+    return _compiled(graph, batch_size, target, gradients, bound, trains=trains, show_progress=show_progress)
+
+
+@alone
+def compile_calls(
+    graph: Graph,
+    batch_size: int,
+    target: Target,
+    runner: Runner,
+    brought: Mapping[str, Sequence[str]],
+    gradients: Gradients,
+    trains: bool = True,
+) -> tuple[Calls, CompileReport]:
+    """A net to be called as a function, and what compiling it took.
+
+    Args:
+        graph: of the net; its setting ``given`` says how what calls bring is laid out.
+        batch_size: the most items of a call.
+        target: what code is made for.
+        runner: whose threads run the phases.
+        brought: see :class:`latte.runtime.calls.Calls`.
+        gradients: that ``backward`` computes.
+        trains: whether it has all phases; otherwise inference alone.
+
+    Raises:
+        LatteError: see :mod:`swirl.errors`.
+    """
+
+    def bound(plan: Plan, kernels: list[CompiledPhase]) -> Calls:
+        return Calls(graph, plan, batch_size, kernels, runner, brought)
+
+    return _compiled(graph, batch_size, target, gradients, bound, trains=trains)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a net computes gradients of, and how.
+
+    Args:
+        seeded: names of inner ensembles whose gradient the user sets.
+        frozen: what does not train; by default what is frozen now.
+        of_data: whether gradients of data are computed; by default the net's setting says it.
+        double: whether all of the net computes in double precision, which the portable target does.
+    """
+
+    seeded: frozenset[str] = frozenset()
+    frozen: Frozen | None = None
+    of_data: bool | None = None
+    double: bool = False
+
+
+def _compiled(
+    graph: Graph,
+    batch_size: int,
+    target: Target,
+    gradients: Gradients,
+    bound: Callable[[Plan, list[CompiledPhase]], T],
+    *,
+    trains: bool,
+    show_progress: bool = False,
+) -> tuple[T, CompileReport]:
+    """A net with its kernels, as ``bound`` makes it ready to run, and what it took."""
     start, dump, times = perf_counter(), _dump_folder(graph, batch_size), Times()
     with Memos() as memos, KeptSchedules(memos, target) as kept, _progress_bars(show_progress) as bars:
         scheduling, compiling = bars
         with times("lowering"):
             lowered = lower_layers(graph, batch_size)
         with times("differentiating"):
-            differentiated = differentiate(graph, lowered, seeded, frozen)
+            known = gradients.seeded, gradients.of_data, gradients.frozen, gradients.double
+            differentiated = Differentiated(graph, lowered, *known)
             differentiated.programs()
         steps = planning(graph, differentiated, kept, scheduling)
         phases = None if trains else (INFERENCE,)
         check = partial(_check_memory, graph, batch_size, trains) if _is_large(graph, batch_size) else None
         plan, kernels = compile_kernels(steps, target, times, check=check, progress=compiling, dump=dump, phases=phases)
         with times("binding"):
-            executable = bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
+            made = bound(plan, kernels)
     built, units = (kernel.built for kernel in kernels), len(plan.units)
-    seconds, known = perf_counter() - start, units - min(units, kept.computed)
+    seconds, before = perf_counter() - start, units - min(units, kept.computed)
     fixed = [FixedSize(k.unit.name, k.phase, k.fixed) for k in kernels if k.fixed and batch_size > 1]
     about = plan.untuned, fixed, plan.cautions(), unused_recipes(graph)
-    return executable, make_report(built, seconds, times.seconds, units, known, *about)
+    return made, make_report(built, seconds, times.seconds, units, before, *about)
 
 
 def planned_memory(graph: Graph, target: str | None = None) -> MemoryReport:

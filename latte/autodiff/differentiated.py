@@ -22,6 +22,7 @@ from swirl.ir.anonymous import anonymous
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import NotUniform
 from swirl.ir.nest import Nest, Program, counting, fresh, make_nest, names_in, nested, reference, stmts, substitute
+from swirl.ir.precision import in_double
 from swirl.ir.text import identity
 from swirl.ir.trees import name_of, nodes, statements_in, target_of
 
@@ -54,6 +55,7 @@ class Differentiated:
         seeded: names of ensembles whose gradient the user sets although others read them.
         forced: whether gradients of data are wanted; by default the net's ``force_backward`` says it.
         frozen: what does not train; by default what is frozen now.
+        double: whether everything is computed in double precision.
 
     Attributes:
         changed: layers whose phases are not what they are where nothing is frozen.
@@ -66,8 +68,9 @@ class Differentiated:
         seeded: frozenset[str] = frozenset(),
         forced: bool | None = None,
         frozen: Frozen | None = None,
+        double: bool = False,
     ):
-        self._graph = graph
+        self._graph, self._double = graph, double
         self.seeded = seeded
         self.frozen = frozen_now(graph) if frozen is None else frozen
         of_data = graph.settings.force_backward if forced is None else forced
@@ -113,6 +116,8 @@ class Differentiated:
         if key not in self._made:
             layer, trained = self._lowered[ensemble.name], [spec.name for spec in params]
             made = _programs(layer, [edge.name for edge in inputs], trained, add_to, self._shared)
+            if self._double:
+                made = replace(made, programs={phase: in_double(p) for phase, p in made.programs.items()})
             self._made[key] = replace(made, notes=(*made.notes, *_frozen_notes(ensemble, self.frozen)))
         return self._made[key]
 

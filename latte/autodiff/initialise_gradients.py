@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latte.autodiff.prepare import Body, assign
 from latte.autodiff.uses import sites, uses_of
@@ -66,14 +66,12 @@ class Gradients:
     def buffer(self, adjoint: str, of: str) -> Buffer:
         """The buffer of a gradient."""
         buffer, ensemble = self.forward.buffers[of], self.forward.name.split(".")[0]
-        if adjoint == "grad":
-            return Buffer(f"{ensemble}.grad", buffer.shape, buffer.dtype, "grad", items=buffer.items)
-        if of in self.by.inputs:
-            stem = buffer.name.removesuffix(".value")
-            return Buffer(f"{stem}.grad", buffer.shape, buffer.dtype, "grad", items=buffer.items)
+        if adjoint == "grad" or of in self.by.inputs:
+            stem = ensemble if adjoint == "grad" else buffer.name.removesuffix(".value")
+            return replace(buffer, name=f"{stem}.grad", role="grad", per_item=True)
         if of in self.by.params:
             owner, _, field = buffer.name.rpartition(".")
-            return Buffer(f"{owner or ensemble}.grad_{field}", buffer.shape, buffer.dtype, "param_grad")
+            return replace(buffer, name=f"{owner or ensemble}.grad_{field}", role="param_grad", per_item=True)
         return Buffer(f"{ensemble}.{adjoint}", buffer.shape, buffer.dtype, "temporary", items=buffer.items)
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -373,7 +373,8 @@ class Ensemble:
             specs.append(make_spec(name, self.name, declared, extents))
             if specs[-1].role == "param":
                 specs.append(specs[-1].gradient)
-        return {spec.name: spec for spec in specs}
+        given = self._known.given
+        return {spec.name: replace(spec, given=True) if spec.storage in given else spec for spec in specs}
 
     def no_field(self, name: str, known: Collection[str]) -> UnknownName:
         """The error for a field that does not exist, with the names of those that do."""

@@ -234,6 +234,7 @@ class FieldSpec:
         fan_in: for ``init``.
         below: where it is not None, the numbers are from 0 to the one before.
         per_item: whether the first dimension is the batch, if it is a value.
+        given: whether whoever runs the net brings the memory.
     """
 
     name: str
@@ -246,11 +247,13 @@ class FieldSpec:
     fan_in: int = 1
     below: int | None = None
     per_item: bool = True
+    given: bool = False
 
     @property
     def buffer(self) -> Buffer:
         """The field as nests see it."""
-        return Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item).with_batch_first()
+        made = Buffer(self.storage, self.shape, self.dtype, self.role, per_item=self.per_item, given=self.given)
+        return made.with_batch_first()
 
     @property
     def owner(self) -> str:

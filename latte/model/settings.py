@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from latte.model.freezing import Freezing
 from latte.model.source_location import user_location
 from swirl.config import compatibility
 from swirl.errors import CommandError, DeclarationError
+from swirl.ir.buffers import Layout
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ class NetSettings:
         compat: whether activations work in place, as the original's, and commands that do not apply are skipped.
         freezing: what does not train.
         told_of_sizes: whether the user has been told that sizes are not the original's; see :mod:`latte.model.sizes`.
+        given: storage whose memory whoever runs the net brings with each call → how that is laid out.
         origin: what a net and its copies have in common, and no other net has.
         compiled: whether the declaration is complete: it can no longer be changed.
     """
@@ -48,6 +50,7 @@ class NetSettings:
     compiled: bool = False
     freezing: Freezing = field(default_factory=Freezing)
     told_of_sizes: bool = False
+    given: Mapping[str, Layout] = field(default_factory=dict)
     origin: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod

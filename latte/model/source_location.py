@@ -53,7 +53,9 @@ def _user_frame() -> tuple[int, FrameType | None]:
 
 def _is_own(frame: FrameType) -> bool:
     """Whether the code is Latte's, or passes a call on: what a dataclass of Latte's has generated, ``deepcopy``, a
-    thread."""
+    thread, PyTorch."""
+    if str(frame.f_globals.get("__name__")).startswith("torch."):
+        return True
     if frame.f_code.co_filename == "<string>":
         return str(frame.f_globals.get("__name__")).startswith("latte.")
     return os.path.realpath(frame.f_code.co_filename).startswith((*_OWN, copy.__file__, threading.__file__))

@@ -224,6 +224,7 @@ def planning(
     net_units = NetUnits(graph, recipes)
     left: dict[tuple[str, str], str] = {}
     asked_for: list[tuple[Unit, Sequence[Knob]]] = []
+    start = PlanState(layouts=dict(graph.settings.given))
     done: list[ScheduledUnit] = []
     waiting: list[ScheduledUnit] = []
     while True:
@@ -238,7 +239,7 @@ def planning(
         for position in range(len(done), len(units)):
             if on_stage is not None:
                 on_stage(position, len(units), units[position].name)
-            made = _scheduled(recipes, units[position], state_after(done), kept)
+            made = _scheduled(recipes, units[position], state_after(done, start), kept)
             if isinstance(made, Declined):
                 declined = units[position], made
                 asked_for.append((units[position], made.knobs))
@@ -260,7 +261,13 @@ def planning(
     if on_stage is not None:
         on_stage(len(done), len(done), "")
     return Plan(
-        kept.target, chains, programs, done, state_after(done), tuple(_untuned(done, left)), differentiated.frozen
+        kept.target,
+        chains,
+        programs,
+        done,
+        state_after(done, start),
+        tuple(_untuned(done, left)),
+        differentiated.frozen,
     )
 
 
@@ -308,9 +315,9 @@ def _settled(units: Sequence[Unit]) -> dict[str, int]:
     return {name: max((last[layer] for layer in known if layer in last), default=0) for name, known in touched.items()}
 
 
-def state_after(done: Sequence[ScheduledUnit]) -> PlanState:
-    """The state of the plan after units."""
-    return done[-1].state if done else PlanState()
+def state_after(done: Sequence[ScheduledUnit], start: PlanState) -> PlanState:
+    """The state of the plan after units; that at the beginning where there are none."""
+    return done[-1].state if done else start
 
 
 def _untuned(done: Sequence[ScheduledUnit], left: Mapping[tuple[str, str], str]) -> Iterator[Untuned]:

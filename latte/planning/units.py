@@ -162,7 +162,7 @@ class NetUnits:
     ) -> tuple[tuple[str, ...], dict[str, bool]]:
         """Prefixes of the storage that a recipe for these layers lays out: the layers' own, and data that no other
         layer has read before: no kernel computes data, and setting them packs them anyway. Parameters, which layers may
-        share, and whether no other layer has used them before.
+        share, and whether no other layer has used them before; and what has a given layout, which nobody chooses.
 
         Args:
             members: the layers.
@@ -174,6 +174,9 @@ class NetUnits:
         own = [name for name in data if first_users.setdefault(name, names) & names]
         used = (spec for member in members for spec in self._trained(member))
         parameters = {spec.storage: bool(first_users.setdefault(spec.storage, names) & names) for spec in used}
+        touched = {*names, *(edge.source.name for edge in edges)}
+        given = self._graph.settings.given
+        parameters |= {s: False for s in given if s in parameters or s.partition(".")[0] in touched}
         return tuple(f"{name}." for name in (*sorted(names), *own)), parameters
 
     def _trained(self, ensemble: Ensemble) -> list[FieldSpec]:

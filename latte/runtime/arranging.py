@@ -28,16 +28,8 @@ def arranged(
         order: of the kernels, each once.
     """
     uses = Uses(plan.programs)
-    updated = {
-        member.name for steps in order.values() for s in steps if s.phase == "update" for member in s.unit.members
-    }
-
-    def use(step: P) -> Use:
-        layers = [member.name for member in step.unit.members]
-        return uses.of(step.unit.name, layers, step.phase, step.storage, not updated.isdisjoint(layers))
-
     remembered = uses.remembered({name for name, buffer in buffers.items() if buffer.role == "state"})
-    found = {phase: [use(step) for step in steps] for phase, steps in order.items()}
+    found = uses_in(order, uses)
     after = dict(order)
     if graph.settings.memory == "less":
         forward, backward = found["forward"], found["backward"]
@@ -45,6 +37,24 @@ def arranged(
         after["backward"] = [order["forward" if step.again else "backward"][step.number] for step in steps]
         found["backward"] = uses_of(steps, forward, backward)
     return after, plan_memory(graph, buffers, found, remembered)
+
+
+def uses_in(order: Mapping[str, Sequence[GeneratedPhase]], uses: Uses) -> dict[str, list[Use]]:
+    """What each kernel does with storage, by phase of the net.
+
+    Args:
+        order: of the kernels.
+        uses: of the plan that they are made by.
+    """
+    updated = {
+        member.name for steps in order.values() for s in steps if s.phase == "update" for member in s.unit.members
+    }
+
+    def use(step: GeneratedPhase) -> Use:
+        layers = [member.name for member in step.unit.members]
+        return uses.of(step.unit.name, layers, step.phase, step.storage, not updated.isdisjoint(layers))
+
+    return {phase: [use(step) for step in steps] for phase, steps in order.items()}
 
 
 def execution_order(compiled: Sequence[P]) -> dict[str, list[P]]:

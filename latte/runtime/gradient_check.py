@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
@@ -24,7 +24,8 @@ from swirl.build.jit import build, load
 from swirl.errors import DataError, DerivativeError
 from swirl.ir.buffers import DTYPES
 from swirl.ir.item_numbers import ITEMS, value_of
-from swirl.ir.nest import Program, expr, make_nest, substitute
+from swirl.ir.nest import Program
+from swirl.ir.precision import in_double
 from swirl.ir.types import is_float
 from swirl.run.runner import Phase, Runner
 from swirl.schedule.pipeline import finish, generate, schedule_alone
@@ -327,19 +328,6 @@ class _Check:
             if written
             else "this is a defect of Latte's: please report it",
         )
-
-
-def in_double(program: Program) -> Program:
-    """The same program in double precision."""
-    buffers = {
-        name: replace(buffer, dtype="float64") if buffer.dtype == "float32" else buffer
-        for name, buffer in program.buffers.items()
-    }
-    nests = [
-        make_nest(nest.label, [substitute(s, {"float32": expr("float64")}) for s in nest.body], buffers)
-        for nest in program.nests
-    ]
-    return replace(program, nests=tuple(nests), buffers=buffers)
 
 
 def _phases(programs: Mapping[str, Program], arrays: Mapping[str, np.ndarray], runner: Runner) -> dict[str, Phase]:

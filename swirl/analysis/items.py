@@ -62,7 +62,8 @@ class ItemLoop:
         leaf: whether one iteration is one item.
         mixing: the stores in it that mix items; if it is not a leaf, blocks of them.
         outside: the stores in it that belong to no item and are needed for each of its iterations, if it is not a leaf.
-        looks_up: whether something in it has data as a subscript.
+        exact: whether nothing in it may be done for an item that does not exist: something has data as a subscript, or
+            is in memory that ends with the last item.
         ranges: of all loops around and inside.
     """
 
@@ -71,7 +72,7 @@ class ItemLoop:
     leaf: bool = True
     mixing: list[Touch] = field(default_factory=list)
     outside: list[Touch] = field(default_factory=list)
-    looks_up: bool = False
+    exact: bool = False
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -153,7 +154,8 @@ class NestItems:
                 if id(node) in self.loops:
                     loop = self.loops[id(node)]
                     loop.ranges.update(touch.ranges)
-                    loop.looks_up |= any(isinstance(n, ast.Subscript) for i in touch.indices for n in nodes(i))
+                    loop.exact |= any(isinstance(n, ast.Subscript) for i in touch.indices for n in nodes(i))
+                    loop.exact |= touch.home < 0 and touch.name in self.buffers and self.buffers[touch.name].given
                     if touch.item is not None:
                         loop.items.setdefault(touch.item.key, touch.item)
         for touch in self.touches:

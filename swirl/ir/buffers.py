@@ -126,6 +126,7 @@ class Buffer:
         items: the number of equal parts that the elements are, in the order of the dimensions: one for each item of a
             whole batch. 0 where items have no elements of their own.
         formula: of a ``scalar`` that depends on the number of items: see :func:`swirl.ir.item_numbers.value_of`.
+        given: whether whoever calls the kernels brings the memory: it may end with the last item of the batch.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Buffer:
     per_item: bool = True
     items: int = 0
     formula: str = ""
+    given: bool = False
 
     @property
     def physical_shape(self) -> tuple[int, ...]:

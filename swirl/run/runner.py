@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,10 @@ class _Step(ctypes.Structure):
     _fields_ = (("kernel", ctypes.c_void_p), ("buffers", ctypes.c_void_p))
 
 
+class _Place(ctypes.Structure):
+    _fields_ = (("entry", ctypes.c_void_p), ("base", ctypes.c_long), ("offset", ctypes.c_long))
+
+
 class _Section(ctypes.Structure):
     _fields_ = (("count", ctypes.c_long), ("shared", ctypes.c_long))
 
@@ -42,6 +47,19 @@ class _Phase(ctypes.Structure):
 
 class _Seen(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in ("regions", "shared", "moves", "alone"))
+
+
+@dataclass(frozen=True)
+class Brought:
+    """Memory of a kernel that comes with each run of its phase.
+
+    Args:
+        base: number of the address that it counts from.
+        offset: in bytes.
+    """
+
+    base: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,12 +107,12 @@ class Runner:
         weakref.finalize(self, self._library.swirl_team_ends, self._team).atexit = False  # the process ends, too
         self._run = self._library.swirl_run
 
-    def phase(self, steps: Sequence[tuple[Kernel, Sequence[np.ndarray]]]) -> Phase:
+    def phase(self, steps: Sequence[tuple[Kernel, Sequence[np.ndarray | Brought]]]) -> Phase:
         """Prepare the kernels with their arrays, to be run in order.
 
         Args:
-            steps: each a kernel and the arrays of its pointer table. The memory of each array is fixed from
-                here on.
+            steps: each a kernel and its pointer table. The memory of each array is fixed from here on; the rest comes
+                with each run.
 
         Raises:
             DataError: an array is not in C order, so a pointer to its first element is not enough.
@@ -118,10 +136,11 @@ class Runner:
         return Seen(found.regions, found.shared, found.moves, found.alone)
 
 
-_FUNCTIONS = (
+_FUNCTIONS: tuple[tuple[Any, ...], ...] = (
     ("swirl_team", ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
     ("swirl_team_ends", None, ctypes.c_void_p),
     ("swirl_run", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    ("swirl_run_at", None, *[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_void_p),
     ("swirl_seen", None, ctypes.c_void_p, ctypes.c_void_p),
     ("swirl_delayed", None, ctypes.c_void_p, ctypes.c_double, ctypes.c_double, ctypes.c_double),
     ("swirl_holds", ctypes.c_int, ctypes.c_void_p, ctypes.c_double),
@@ -167,16 +186,24 @@ def sections(works: Sequence[int | None], shared_from: int) -> list[Section]:
 class Phase:
     """Kernels with their arrays, ready to run; keeps both alive. Made by :meth:`Runner.phase`."""
 
-    def __init__(self, runner: Runner, steps: Sequence[tuple[Kernel, Sequence[np.ndarray]]]):
+    def __init__(self, runner: Runner, steps: Sequence[tuple[Kernel, Sequence[np.ndarray | Brought]]]):
         for kernel, arrays in steps:
             for position, array in enumerate(arrays):
-                if not array.flags.c_contiguous:
+                if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
                     raise DataError(f"{kernel.name}: array {position} of its table is not in C order")
         self._runner = runner
         self._kept = tuple((kernel, tuple(arrays)) for kernel, arrays in steps)
         self._tables = [
-            (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays)) for _, arrays in self._kept
+            (ctypes.c_void_p * len(arrays))(*(None if isinstance(a, Brought) else a.ctypes.data for a in arrays))
+            for _, arrays in self._kept
         ]
+        places = [
+            _Place(ctypes.addressof(table) + position * ctypes.sizeof(ctypes.c_void_p), memory.base, memory.offset)
+            for (_, arrays), table in zip(self._kept, self._tables, strict=True)
+            for position, memory in enumerate(arrays)
+            if isinstance(memory, Brought)
+        ]
+        self._places = (_Place * len(places))(*places)
         self._steps = (_Step * len(self._kept))(
             *(
                 _Step(kernel.address, ctypes.addressof(table))
@@ -198,6 +225,20 @@ class Phase:
         """
         self._check()
         self._runner._run(*self._arguments, None)
+
+    def run_at(self, bases: Sequence[int]) -> None:
+        """Run all kernels once with memory that is brought. One caller at a time: the pointer tables are the phase's.
+
+        Args:
+            bases: addresses, by the numbers that :class:`Brought` has.
+
+        Raises:
+            TargetError: as :meth:`run`.
+        """
+        self._check()
+        team, phase = self._arguments
+        given = (ctypes.c_void_p * len(bases))(*bases)
+        self._runner._library.swirl_run_at(team, phase, self._places, len(self._places), given)
 
     def run_timed(self) -> list[float]:
         """Run all kernels once; the seconds that each took, on the threads together.

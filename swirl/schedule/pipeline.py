@@ -146,6 +146,8 @@ def schedule(
         return declined
     seconds = (perf_counter() - start) / max(1, len(stages))
     known = {phase: {b.name for each in made for b in each.program.buffers.values()} for phase, made in stages.items()}
+    for phase, nests in own.phases.items():  # what chains have asked for is there already
+        known[phase] -= {copy.storage for copy in nests.copies}
     for traced in commands.trace:
         stages[traced.phase].append(Stage(traced.command.name, traced.program, 0.0, traced.command.text))
     state = commands.state

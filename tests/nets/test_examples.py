@@ -150,8 +150,12 @@ print(json.dumps(results))
 """
 
 
-@pytest.mark.parametrize(("name", "file"), [("layers.md", "my_layer.py"), ("using.md", "train.py")])
+@pytest.mark.parametrize(
+    ("name", "file"), [("layers.md", "my_layer.py"), ("using.md", "train.py"), ("pytorch.md", "train.py")]
+)
 def test_a_page_is_true(name, file, tmp_path):
+    if name == "pytorch.md":
+        pytest.importorskip("torch")
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == page.count("```python")
@@ -174,6 +178,13 @@ def test_a_residual_net_learns(tmp_path):
     text = run(smaller("05_residual_net.py", "EPOCHS, BATCH = 15", "EPOCHS, BATCH = 6", tmp_path), folder=tmp_path)
     (accuracy,) = re.findall(r"test accuracy +([\d.]+)% of 270 images", text)
     assert float(accuracy) >= 97
+
+
+@pytest.mark.slow
+def test_a_layer_in_pytorch_trains(tmp_path):
+    pytest.importorskip("torch")
+    text = run(smaller("07_layer_in_pytorch.py", "epochs: int = 10", "epochs: int = 3", tmp_path), folder=tmp_path)
+    assert float(re.findall(r"accuracy ([\d.]+)%", text)[-1]) > 85
 
 
 @pytest.mark.slow

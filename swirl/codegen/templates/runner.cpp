@@ -126,6 +126,13 @@ struct Step {
     void* const* buffers;
 };
 
+// An entry of a pointer table whose memory comes with each run.
+struct Place {
+    void** entry;
+    long base;
+    long offset;  // bytes
+};
+
 struct Section {
     long count;   // steps
     long shared;  // whether all threads run them
@@ -445,6 +452,14 @@ SWIRL_CALLED void swirl_run(Team* team, Phase* phase, double* seconds) {
     if (shared && seconds == nullptr) {
         learn(*team, *phase, begun, now());
     }
+}
+
+// The same with other memory: bases are what the places count from.
+SWIRL_CALLED void swirl_run_at(Team* team, Phase* phase, const Place* places, long count, char* const* bases) {
+    for (long i = 0; i < count; ++i) {
+        *places[i].entry = bases[places[i].base] + places[i].offset;
+    }
+    swirl_run(team, phase, nullptr);
 }
 
 SWIRL_CALLED void swirl_seen(const Team* team, Seen* seen) {

@@ -32,7 +32,8 @@ def bound_items(program: Program) -> Program:
     Which loops are over items follows from the subscripts of what has elements for each of them
     (:mod:`swirl.analysis.items`). A loop ends with the last item that exists. Copies of an unrolled loop, and lanes,
     are all computed, those of items that do not exist into elements that nothing reads; but where they add to a sum
-    over the batch, or have data as subscripts, each copy has a condition, and a vector ends with the last item. Chunks
+    over the batch, have data as subscripts, or touch memory that is given and ends with the last item, each copy has a
+    condition, and a vector ends with the last item. Chunks
     of items stay those of a whole batch, so what is computed of an item does not depend on how many there are. Where
     that cannot be shown the program stays as it is, and says why (``Program.fixed``): it is right for whole batches
     alone.
@@ -117,12 +118,12 @@ class _Bounded:
         limit = None if known.outside else self._limit(head, known, outer)
         body = self.block(node.body, (*outer, head), limit is not None and len(known.items) == 1)
         if limit is None:
-            whole = not known.leaf if head.kind != "unrolled" else not known.looks_up
+            whole = not known.leaf if head.kind != "unrolled" else not known.exact
             if not known.outside and (known.mixing or not whole):
                 body = [ast.If(self._exists(*self._first(known, (*outer, head))), body, [])]
             return head.node(body)
         if head.kind == "vector":
-            alone = not known.mixing and not known.looks_up  # a lane without an item computes what nothing reads
+            alone = not known.mixing and not known.exact  # a lane without an item computes what nothing reads
             if alone or (sure and limit.divides(head, outer)):
                 return head.node(body)
             first = limit.around.add(Affine(constant=limit.low))
@@ -137,7 +138,7 @@ class _Bounded:
         if all(isinstance(node, ast.For) and loop_of(node).kind in ("range", "parallel") for node in body):
             return None
         inside = [self.loops[id(node)] for statement in body for node in nodes(statement) if id(node) in self.loops]
-        if any(known.mixing or known.looks_up or known.outside for known in inside):
+        if any(known.mixing or known.exact or known.outside for known in inside):
             return None
         copies = [known for known in inside if loop_of(known.node).kind == "unrolled"]
         if not copies or any(loop_of(known.node).kind not in ("unrolled", "vector") for known in inside):

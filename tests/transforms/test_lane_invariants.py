@@ -1,0 +1,86 @@
+"""What a loop does not change is computed before it for each of its lanes, where that is costly, and only there."""
+
+from __future__ import annotations
+
+import pytest
+
+from swirl.ir.nest import Program
+from swirl.target.targets import Target
+from swirl.transforms.passes.hoist import hoist
+from tests.support import assert_all_compile_to_same, assert_same, program
+
+LANES = """
+def nest(y, x, s, t):
+    for n in range(3):
+        for c in range(5):
+            for u in unrolled(2):
+                for i in vector(8):
+                    {}
+"""
+SHAPES = {"y": (3, 5, 16), "x": (3, 5, 16), "s": (3, 16), "t": (5, 16)}
+PLACE = "u * 8 + i"
+
+HOISTED = {
+    "a safe divisor": "y[n, c, P] = x[n, c, P] / sqrt(s[n, P] * s[n, P] + 1e-05)",
+    "a call": "y[n, c, P] = x[n, c, P] * exp(s[n, P])",
+    "a quotient of its own": "y[n, c, P] = x[n, c, P] + s[n, P] / (2.0 + s[n, P])",
+    "of a local": """
+        d: float32 = s[n, P] * s[n, P]
+        e: float32 = 1.0 / sqrt(d + 1e-05)
+        y[n, c, P] = x[n, c, P] * e * d
+    """,
+    "twice, once computed": "y[n, c, P] = x[n, c, P] * exp(s[n, P]) + exp(s[n, P])",
+    "one copy for all lanes' copies": "y[n, c, P] = x[n, c, P] * exp(s[n, i])",
+    "beside what changes": "y[n, c, P] = x[n, c, P] * exp(s[n, P]) * exp(t[c, P])",
+}
+LEFT = {
+    "it changes with the loop": "y[n, c, P] = x[n, c, P] * exp(t[c, P])",
+    "cheap": "y[n, c, P] = x[n, c, P] * (s[n, P] + 1.0)",
+    "the loop stores to it": """
+        y[n, c, P] = x[n, c, P] * exp(s[n, P])
+        s[n, P] = y[n, c, P]
+    """,
+    "in a condition": "y[n, c, P] = x[n, c, P] / s[n, P] if s[n, P] > 0.0 else 0.0",
+    "a divisor whose reciprocal may overflow": "y[n, c, P] = x[n, c, P] / s[n, P]",
+}
+
+
+def of(body: str) -> Program:
+    lines = [line.strip() for line in body.strip().splitlines()]
+    indent, text = "\n" + 20 * " ", []
+    for number, line in enumerate(lines):  # a line after a colon belongs to it
+        text.append(4 * " " * (number > 0 and lines[number - 1].endswith(":")) + line)
+    return program(LANES.format(indent.join(text).replace("P", PLACE)), **SHAPES)
+
+
+@pytest.mark.parametrize("body", HOISTED.values(), ids=HOISTED)
+def test_computed_once_for_each_lane(body: str) -> None:
+    before = of(body)
+    after = assert_same(before, hoist(before), keeps_bits="/ sqrt" not in body or "1.0 / sqrt" in body)
+    loop = after.nests[0].text.index("for c in")
+    costly = [word for word in ("exp(s", "sqrt(", "/ ") if word in body]
+    assert all(word not in after.nests[0].text[loop:] for word in costly)
+    assert all(word in after.nests[0].text[:loop] for word in costly)
+    assert after.nests[0].text.count("empty(") == 1
+
+
+@pytest.mark.parametrize("body", LEFT.values(), ids=LEFT)
+def test_left_where_it_is(body: str) -> None:
+    before = of(body)
+    after = assert_same(before, hoist(before))
+    assert "empty(" not in after.nests[0].text
+
+
+def test_few_iterations_and_few_registers() -> None:
+    short = LANES.replace("range(5)", "range(3)")
+    text = short.format("y[n, c, u * 8 + i] = x[n, c, u * 8 + i] * exp(s[n, u * 8 + i])")
+    assert "empty(" not in hoist(program(text, **SHAPES)).nests[0].text
+    many = " + ".join(f"exp({factor}.5 * s[n, u * 8 + i])" for factor in range(7))
+    before = of(f"y[n, c, P] = x[n, c, P] * ({many})")
+    after = assert_same(before, hoist(before))
+    assert after.nests[0].text.count("empty(2, 8)") == 4  # of two registers each
+
+
+def test_compiles_to_the_same(target: Target) -> None:
+    exact = [body for body in (*HOISTED.values(), *LEFT.values()) if "exp" not in body]
+    assert_all_compile_to_same([hoist(of(body)) for body in exact], target)
