@@ -81,6 +81,23 @@ def test_few_iterations_and_few_registers() -> None:
     assert after.nests[0].text.count("empty(2, 8)") == 4  # of two registers each
 
 
+OF_A_SUM = """
+def nest(y, x):
+    for n in range(5):
+        total: float32 = 0.0
+        for c in range(16):
+            total += exp(x[n, c])
+        for i in vector(16):
+            y[n, i] = x[n, i] / total
+"""
+
+
+def test_a_divisor_that_the_loop_declares() -> None:
+    before = program(OF_A_SUM, y=(5, 16), x=(5, 16))
+    after = assert_same(before, hoist(before))
+    assert "[16] = empty" not in after.nests[0].text
+
+
 def test_compiles_to_the_same(target: Target) -> None:
     exact = [body for body in (*HOISTED.values(), *LEFT.values()) if "exp" not in body]
     assert_all_compile_to_same([hoist(of(body)) for body in exact], target)

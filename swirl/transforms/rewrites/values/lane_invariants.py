@@ -96,9 +96,17 @@ class _Hoisting:
     def loop(self) -> ast.For:
         """The loop without these values."""
         node = clone(self.node)
-        inside = {**self.scope, **of_loop(node)}
-        node.body = [self._chain(each, [], inside) for each in node.body]
+        node.body = self._chains(node.body, [], {**self.scope, **of_loop(node)})
         return node
+
+    def _chains(self, body: list[ast.stmt], lanes: list[Loop], scope: Scope) -> list[ast.stmt]:
+        """The statements of a block, each with the locals that are declared before it."""
+        found = []
+        for statement in body:
+            found.append(self._chain(statement, lanes, scope))
+            if isinstance(statement, ast.AnnAssign):
+                scope = {**scope, **of_declaration(statement)}
+        return found
 
     def _chain(self, statement: ast.stmt, lanes: list[Loop], scope: Scope) -> ast.stmt:
         """A statement that may be a loop over copies or lanes with nothing beside its body."""
@@ -110,7 +118,7 @@ class _Hoisting:
             return statement
         lanes, scope = [*lanes, head], {**scope, **of_loop(statement)}
         if any(isinstance(each, ast.For) for each in statement.body):
-            statement.body = [self._chain(each, lanes, scope) for each in statement.body]
+            statement.body = self._chains(statement.body, lanes, scope)
         elif head.kind == "vector":
             statement.body = self._block(statement.body, lanes, scope)
         return statement
