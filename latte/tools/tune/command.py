@@ -206,7 +206,7 @@ def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -
     if not entries:
         click.echo("nothing gains: no file is written")
         return
-    kept, comparison = accepted(entries, options, machine, click.echo)
+    kept, measured = accepted(entries, options, machine, click.echo)
     for each in found:
         if each.best is not None:
             told = any(entry.phase == each.tunable.phase and entry.kinds == each.tunable.kinds for entry in kept)
@@ -214,11 +214,11 @@ def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -
                 ResultLine(each.tunable.key, each.best.key, each.ratio, "kept" if told else "the net does not gain")
             )
     log.close()
-    if not kept or comparison is None:
+    if not kept:
         click.echo("the whole net does not gain: no file is written")
         return
     paths = write_entries(options.out, kept, click.echo)
-    click.echo(f"a {comparison.step} step is {comparison.ratio:.3f} times as fast; wrote {', '.join(map(str, paths))}")
+    click.echo(f"{', '.join(map(str, measured))}; wrote {', '.join(map(str, paths))}")
     click.echo(f'use them with Net(…, recipes="{options.out}"), or LATTE_RECIPES={options.out}')
 
 
