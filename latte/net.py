@@ -46,7 +46,7 @@ class Net(Copied, Looking):
         memory: ``"less"``: of forward's values those are kept at which all paths of the net meet, and ``backward``
             computes the others again; the results are the same to the last bit.
         recipes: a folder of recipe files, as ``latte tune`` writes one, or several, the first one first; they come
-            before that of ``LATTE_RECIPES``.
+            before that of ``LATTE_RECIPES``. None by default.
 
     Raises:
         DeclarationError: if the batch size is not a positive integer, the seed is negative or too large, all is to be
@@ -61,7 +61,7 @@ class Net(Copied, Looking):
         keep: str | None = None,
         compat: bool | None = None,
         memory: str | None = None,
-        recipes: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+        recipes: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     ):
         self.graph = Graph(NetSettings.of(batch_size, seed, keep, compat, memory, recipes))
         self.nowait = False  # of the original; has no effect

@@ -10,6 +10,7 @@ from latte.layers.activation import (
     ReLULayer,
     SigmoidLayer,
     SiLULayer,
+    SoftplusLayer,
     TanhLayer,
 )
 from latte.layers.attention import ScaledDotProductAttentionLayer
@@ -78,6 +79,7 @@ __all__ = [
     "SigmoidLayer",
     "SoftmaxLayer",
     "SoftmaxLossLayer",
+    "SoftplusLayer",
     "SplitLayer",
     "TanhLayer",
     "TransposedConvLayer",

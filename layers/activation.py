@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from latte.ensemble import ActivationEnsemble, Ensemble
 from latte.errors import DeclarationError
-from latte.layers.arguments import choice, names_of_dimensions, one_to_one, source_of
+from latte.layers.arguments import choice, names_of_dimensions, one_to_one, positive, source_of
 from latte.model.checks import check_number
 from latte.model.source_location import user_location
 from latte.net import Net
-from latte.neuron import Neuron, Param, constant, erf, expm1, sigmoid, tanh
+from latte.neuron import Neuron, Param, constant, erf, exp, expm1, log1p, sigmoid, tanh
 
 
 class ReLUNeuron(Neuron):
@@ -172,6 +172,29 @@ def GELULayer(net: Net, input_ensemble: Ensemble, approximate: str = "none", *, 
     source = source_of(net, input_ensemble, "GELULayer")
     form = choice("approximate", approximate, ("none", "tanh"))
     return _activation(net, source, {"none": GELUNeuron, "tanh": TanhGELUNeuron}[form], "gelu", name)
+
+
+def SoftplusLayer(net: Net, input_ensemble: Ensemble, beta: float = 1.0, *, name: str | None = None) -> Ensemble:
+    """``log(1 + exp(beta · x)) / beta`` for each element: a ReLU without a kink.
+
+    Args:
+        net: the net.
+        input_ensemble: any shape.
+        beta: how sharp the bend is, above 0.
+        name: of the layer.
+
+    Source: Dugas et al., *Incorporating second-order functional knowledge for better option pricing*, NIPS 2000.
+    """
+    source = source_of(net, input_ensemble, "SoftplusLayer")
+    sharpness = positive("beta", beta)
+
+    class SoftplusNeuron(Neuron):
+        def forward(self) -> None:
+            scaled = sharpness * self.input
+            small = exp(-scaled if scaled > 0.0 else scaled)  # at most 1; abs(scaled) would have no slope at 0
+            self.value = (max(0.0, scaled) + log1p(small)) / sharpness
+
+    return _activation(net, source, SoftplusNeuron, "softplus", name)
 
 
 def SiLULayer(net: Net, input_ensemble: Ensemble, *, name: str | None = None) -> Ensemble:

@@ -37,6 +37,12 @@ def present(s: Schedule, phase: str, *names: str) -> list[str]:
     return [name for name in names if name in s.loops(phase)]
 
 
+def channel_loops(s: Schedule, phase: str) -> tuple[list[str], list[str]]:
+    """The loops over input channels, and those over the channels of a block. Where they are blocked, a loop ``c`` is
+    that of another layer in the chain."""
+    return (["c_outer"], ["c_inner"]) if "c_outer" in s.loops(phase) else (present(s, phase, "c"), [])
+
+
 def leave_other_blocks(s: Schedule, target: Target) -> None:
     if s.blocks("inputs") not in ({}, {0: target.simd_width}):
         s.decline(f"the source is in other blocks than {target.simd_width} channels")

@@ -155,6 +155,9 @@ def _private_sums(s: Schedule, parts: str, width: int = 1) -> None:
 
 
 def _plain_update(s: Schedule, target: Target) -> None:
+    if s.blocked("update"):
+        s.default("update")
+        return
     parts = _parts(s, target, ["y", "x"], -(-s.extent("update", "k") // 4))
     s.reorder("update", [*parts[:1], "k", "c", "ky", "kx", *(parts[1:] or ["n"]), "y", "x"])
     s.unroll_and_jam("update", "c", 4)

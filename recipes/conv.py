@@ -15,7 +15,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from latte.recipes._conv_tiles import divisor, leave_other_blocks, one_tap, present, sums_of_tile, whole_blocks
+from latte.recipes._conv_tiles import (
+    channel_loops,
+    divisor,
+    leave_other_blocks,
+    one_tap,
+    present,
+    sums_of_tile,
+    whole_blocks,
+)
 from latte.recipes._conv_update import update
 from swirl.schedule.recipe import Schedule
 from swirl.target import Target
@@ -61,20 +69,23 @@ def lay_out(s: Schedule, width: int, *others: str) -> None:
 def tile_pixels(s: Schedule, target: Target, *pixels: str, others: int = 0) -> None:
     """Forward's register tile, once arrays are blocked; ``pixels`` are the loops over them, the last one along a row,
     ``others`` how many sums of all its pixels are made beside."""
-    s.reorder("forward", present(s, "forward", "c", "c_outer", "ky", "kx", "c_inner"))
+    channels, inner = channel_loops(s, "forward")
+    s.reorder("forward", [*channels, "ky", "kx", *inner])
     _register_tile(s, target, "forward", pixels, "k", "c", others)
 
 
 def backward(s: Schedule, target: Target) -> None:
     width = target.simd_width
-    loops = s.loops("backward")
-    if not loops:
+    if not s.loops("backward"):
         return
     leave_other_blocks(s, target)
     if not s.blocks("grad"):
         _plain_backward(s, target)
         return
-    before = loops[: loops.index("k_outer")]
+    own = s.loops("backward", "grad_inputs")  # in a chain there are other layers' loops before them
+    if "k_outer" not in own:
+        s.decline("it reads a layer of its chain, whose gradient is not the chain's")
+    before = own[: own.index("k_outer")]
     zeroing = before[-2:] if len(before) > 2 else ()  # none where another reader of the source has done it
     if {"ky", "kx"} & set(zeroing):
         s.decline("the kernel is as large as the image, and its taps set the gradient to zero")
@@ -95,8 +106,8 @@ def backward(s: Schedule, target: Target) -> None:
         if "ix" not in s.loops("backward"):
             s.decline("every tap falls outside of the image")
         pixels = ["iy", "ix"]
-    around = () if zeroing else present(s, "backward", "c", "c_outer", "c_inner")
-    s.reorder("backward", [*around, *pixels, "k_outer", "ky", "kx", "k_inner"])
+    channels, inner = ([], []) if zeroing else channel_loops(s, "backward")
+    s.reorder("backward", [*channels, *inner, *pixels, "k_outer", "ky", "kx", "k_inner"])
     if not zeroing:
         pixels = s.flatten("backward", pixels) if one_tap(s, "backward") else pixels
     elif all(s.extent("backward", a) == s.extent("backward", b) for a, b in zip(zeroing, pixels, strict=True)):
@@ -162,7 +173,8 @@ def _register_tile(
         if few and blocks and not images:  # rows, too, unless a chain's sums are made between them and the images
             alone = present(s, phase, *(f"{channels}_outer{number}" for number in ("", "_1", "_2")))
             s.parallelize(phase, [loop, *alone, f"{channels}_inner", pixels[0]], optional=True)
-        s.parallelize(phase, shared)
+        # In a chain that has joined the loops over images, those of another layer may be beside the blocks.
+        s.parallelize(phase, shared if s.perfect(phase, shared) else shared[:1])
 
 
 def _fetch_ahead(s: Schedule, target: Target, phase: str, summed: str, flat: bool, passes: int) -> None:
@@ -253,7 +265,7 @@ def _fills(channels: int, width: int) -> bool:
 
 
 def _plain_forward(s: Schedule, target: Target) -> None:
-    if one_tap(s, "forward"):
+    if one_tap(s, "forward") or s.blocked("forward"):
         s.default("forward")
         return
     s.reorder("forward", ["ky", "kx", "c"])
@@ -264,7 +276,8 @@ def _plain_forward(s: Schedule, target: Target) -> None:
 
 
 def _plain_backward(s: Schedule, target: Target) -> None:
-    if not any("*" in index for index in s.subscripts("backward", "grad_inputs")):  # no stride
+    strided = any("*" in index for index in s.subscripts("backward", "grad_inputs"))
+    if not strided or s.blocked("backward"):  # in blocks that another recipe has chosen
         s.default("backward")
         return
     s.reorder("backward", ["ky", "kx", "y", "x", "k"])

@@ -26,11 +26,15 @@ class LatteError(Exception):
         self.message = message
         self.location = location
         self.way_out = way_out
+        self.asked_by: tuple[str, ...] = ()
+        """The places that have asked for what the location asks, from the inside out, each with what it says there."""
         super().__init__(message)
 
     def __str__(self) -> str:
-        text = f"{self.location}: {self.message}" if self.location else self.message
-        return f"{text}\n  {self.way_out}" if self.way_out else text
+        return "\n".join([self._head(), *(f"  {part}" for part in (*self.asked_by, self.way_out) if part)])
+
+    def _head(self) -> str:
+        return f"{self.location}: {self.message}" if self.location else self.message
 
 
 @contextmanager
@@ -165,10 +169,10 @@ class Refused(CommandError):
         return Refused(self.message, location=self.location, nest=self.nest, witness=self.witness, way_out=way_out)
 
     def __str__(self) -> str:
-        lines = [f"{self.location}: {self.message}" if self.location else self.message]
+        lines = [self._head()]
         if self.nest:
             lines += ["    " + line for line in self.nest.splitlines()]
-        lines += ["  " + part for part in (self.witness, self.way_out) if part]
+        lines += ["  " + part for part in (self.witness, *self.asked_by, self.way_out) if part]
         return "\n".join(lines)
 
     def to_json(self) -> str:

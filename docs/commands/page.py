@@ -66,6 +66,14 @@ QUERIES = (
     ('s.blocked("forward")', "whether an array of the phase is blocked"),
     ('s.rearranged("forward")', "whether an array of the phase has zeros around it, or another order of dimensions"),
     ('s.locals("forward", "n")', "the locals that the body of a loop declares: for `scalar_expand`"),
+    (
+        's.loops("forward", "value")',
+        "those around statements that write a buffer: in a chain there are loops of other layers",
+    ),
+    (
+        's.perfect("forward", ["n", "k"])',
+        "whether loops are directly inside of each other, with nothing between: `parallelize` of several needs it",
+    ),
     ('s.nests("forward")', "the labels of the nests, in order of execution: for `nest=`, as their numbers are"),
     ('s.buffers("forward")', "the buffers that the nests touch"),
     ('s.sets("forward", "value")', "whether a buffer gets its first values there, and is not only added to"),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import jinja2
 
 from latte.explain.facts import BufferFact, CommandFact, LoopFact, NestFact
 from latte.explain.showing import loop_lines, memory, model_cells, model_lines, operations, parts, trips
 from latte.model.ensemble import Ensemble
-from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.recipes import Recipes, chain_name, short_name
 from latte.planning.units import Unit
@@ -28,10 +28,12 @@ from swirl.errors import CommandError, nearest
 from swirl.ir.item_numbers import whole_batch
 from swirl.ir.nest import Program
 from swirl.ir.paths import at
-from swirl.ir.phases import PHASE_ALIASES, PHASES
+from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.ir.printing import unparse
 from swirl.ir.separate import separate
-from swirl.schedule.command_log import Outcome, given_text
+from swirl.schedule.by_entries import ByEntries
+from swirl.schedule.command_log import EntryUse, Outcome, given_text
+from swirl.schedule.entries import Function
 from swirl.schedule.pipeline import AFTER_RECIPE, Stage
 from swirl.schedule.recipe import DEFAULT_SCHEDULE
 from swirl.schedule.rules.schedule import DEFAULTS
@@ -206,7 +208,7 @@ def explain(executable: Executable, ensemble: Ensemble | str, phase: str | None 
         tuple(last.shape),
         executable.batch_size,
         executable.plan.target.name,
-        _recipe(executable.graph, last, units) if last.has_body else "",
+        _recipe(executable, last, units) if last.has_body else "",
         tuple(outcomes),
         tuple(dict.fromkeys(notes)),
         tuple(_phase(executable, item) for item in compiled),
@@ -254,23 +256,65 @@ def after_recipe(stages: Sequence[Stage]) -> Stage:
 
 
 # --- facts --------------------------------------------------------------------------------------------------
-def _recipe(graph: Graph, ensemble: Ensemble, units: Sequence[Unit]) -> str:
+def _recipe(executable: Executable, ensemble: Ensemble, units: Sequence[Unit]) -> str:
+    """The files that the commands of a layer come from, each with its phases where there are several."""
     if all(unit.recipe is None for unit in units):
         return ""
+    entries = {item.unit.name: item.result.entries for item in executable.plan.scheduled}
     joined = [unit for unit in units if unit.joined and unit.recipe is not None]
-    path = Recipes(graph).path(ensemble) if len(joined) < len(units) else None
+    lone = [unit for unit in units if not unit.joined and unit.recipe is not None]
+    path = Recipes(executable.graph).path(ensemble) if len(joined) < len(units) else None
     names = [] if path is None else [short_name(path)]
     if ensemble.commands:
         names.insert(0, f"commands of {ensemble.name}")
-    lone = [unit for unit in units if not unit.joined and unit.recipe is not None]
-    default = [phase for unit in lone for phase in unit.parts if _is_default(unit, phase)]
+    for file, phases in _by_entries(lone, entries).items():
+        names.insert(0, f"{file} ({', '.join(phases)})")
+    tuned = {(unit.name, each.phase) for unit in units for each in entries[unit.name] if each.is_used}
+    default = [
+        phase for unit in lone for phase in unit.parts if (unit.name, phase) not in tuned and _is_default(unit, phase)
+    ]
     names += [f"{DEFAULT_SCHEDULE} ({', '.join(default)})"] if default else []
     for unit in joined[::-1]:
-        assert unit.recipe is not None
-        default_chain = f"{DEFAULT_SCHEDULE} of the chain {unit.name}"
-        name = default_chain if unit.recipe.path is None else short_name(unit.recipe.path)
-        names.insert(0, f"{name} ({', '.join(unit.parts)})")
+        rest = [phase for phase in unit.parts if (unit.name, _followed(phase, unit)) not in tuned]
+        if rest:
+            names.insert(0, f"{_of_chain(unit, rest[0])} ({', '.join(rest)})")
+        for file, phases in _by_entries([unit], entries).items():
+            names.insert(0, f"{file} ({', '.join(phases)})")
     return ", otherwise ".join(names)
+
+
+def _by_entries(units: Sequence[Unit], entries: Mapping[str, Sequence[EntryUse]]) -> dict[str, list[str]]:
+    """File of a tuned recipe → the phases that have an entry of it."""
+    found: dict[str, list[str]] = {}
+    for unit in units:
+        for each in entries[unit.name]:
+            if each.is_used:
+                found.setdefault(short_name(Path(each.location.rpartition(":")[0])), []).append(each.phase)
+    return found
+
+
+def _followed(phase: str, unit: Unit) -> str:
+    """The phase whose commands a phase has: inference follows forward, unless there is a function for it."""
+    own = unit.recipe is not None and INFERENCE in unit.recipe.functions
+    return "forward" if phase == INFERENCE and not own else phase
+
+
+def _of_chain(unit: Unit, phase: str) -> str:
+    """The file that a phase of a chain is scheduled by, where it has no entry of a tuned recipe."""
+    assert unit.recipe is not None
+    function, path = _otherwise(unit, phase), unit.recipe.path
+    if function is not unit.recipe.functions.get(_followed(phase, unit)):  # under entries, whose file is the recipe's
+        code = getattr(function, "__code__", None)
+        path = None if code is None else Path(code.co_filename)
+    return f"{DEFAULT_SCHEDULE} of the chain {unit.name}" if path is None else short_name(path)
+
+
+def _otherwise(unit: Unit, phase: str) -> Function | None:
+    """The function of a unit's recipe for a phase; under entries, the one without them."""
+    function = unit.recipe.functions.get(_followed(phase, unit)) if unit.recipe is not None else None
+    while isinstance(function, ByEntries):
+        function = function.otherwise
+    return function
 
 
 def recipe_text(
@@ -316,7 +360,9 @@ def _any_width(command: CommandFact, lanes: int) -> str:
 
 
 def _is_default(unit: Unit, phase: str) -> bool:
-    return unit.recipe is not None and phase in DEFAULTS and unit.recipe.functions.get(phase) is DEFAULTS[phase]
+    if unit.recipe is None or phase not in DEFAULTS or phase not in unit.recipe.functions:
+        return False
+    return _otherwise(unit, phase) in (None, DEFAULTS[phase])
 
 
 def command_fact(outcome: Outcome, unit: str) -> CommandFact:

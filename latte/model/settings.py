@@ -60,7 +60,7 @@ class NetSettings:
         keep: str | None,
         compat: bool | None = None,
         memory: str | None = None,
-        recipes: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+        recipes: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     ) -> NetSettings:
         """Checked settings; see :class:`latte.net.Net`.
 
@@ -97,7 +97,7 @@ class NetSettings:
                 location=user_location(),
                 way_out="net.keep(conv1) keeps one layer",
             )
-        folders = recipes if isinstance(recipes, (list, tuple)) else (recipes,)
+        folders = recipes if isinstance(recipes, (list, tuple)) else () if recipes is None else (recipes,)
         wrong = [each for each in folders if not (isinstance(each, (str, PathLike)) and Path(each).is_dir())]
         if wrong:
             raise DeclarationError(

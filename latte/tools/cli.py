@@ -100,7 +100,8 @@ def profile_command(
     "--phase",
     "phases",
     multiple=True,
-    help="forward, inference, backward or update; repeatable; by default those of the recipe",
+    help="forward, inference, backward or update; repeatable; by default those of the recipe, and those that touch "
+    "what it lays out",
 )
 @click.option(
     "--recipe",
@@ -153,7 +154,7 @@ def tune_by_hand(
         files = ", ".join(dict.fromkeys(map(str, known)))
     click.echo(f"{name} for {bench.target.name}, recipe {files}{f', beside {beside}' if beside else ''}")
     try:
-        for well in tries(bench, click.echo, lambda: asked or scheduled_phases(bench), beside):
+        for well in tries(bench, click.echo, lambda: asked or scheduled_phases(bench), beside, laid_out=not asked):
             if once:
                 sys.exit(0 if well else 1)
             click.echo(f"── watching {', '.join(path.name for path in bench.watched)} " + "─" * 40)

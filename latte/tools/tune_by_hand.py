@@ -38,9 +38,11 @@ from swirl.schedule.files import read_recipe
 from swirl.schedule.imports import recipe_sources
 from swirl.schedule.kept_schedules import KeptSchedules
 from swirl.schedule.memo import Memos
-from swirl.schedule.pipeline import Stage
-from swirl.schedule.recipe import Recipe
+from swirl.schedule.pipeline import Scheduled, Stage
+from swirl.schedule.plan_state import PLAIN
+from swirl.schedule.recipe import DEFAULT_SCHEDULE, Recipe
 from swirl.target.targets import Target
+from swirl.transforms import LAYOUT_COMMANDS
 from swirl.tune.arrays import synthetic_array
 
 
@@ -57,6 +59,7 @@ class Trial:
         work: operations and bytes.
         scheduling, compiling: seconds that it took; in the C++ compiler, 0 where the kernel was in the cache.
         mistakes: in the recipe's functions for other phases.
+        laid_out: phases that are compiled with it, and touch what its commands have laid out.
     """
 
     unit: str
@@ -70,6 +73,7 @@ class Trial:
     scheduling: float
     compiling: float
     mistakes: Mapping[str, LatteError] = field(default_factory=dict)
+    laid_out: tuple[str, ...] = ()
 
 
 class NoRecipeFile(CommandError):
@@ -213,6 +217,7 @@ class Bench:
             stages = item.stages(self.phase, plan.state, self.target)
             kernel = item.kernel(self.phase, plan.state, self.target)
             outcomes, program = tuple(item.result.outcomes), stages[-1].program
+            laid_out = _laid_out(item.result)
             buffers = item.result.stages[self.phase][-1].program.buffers
         taken = perf_counter() - start
         (built,) = build([kernel.source], self.target)
@@ -222,7 +227,19 @@ class Bench:
         compiling = 0.0 if built.cached else built.seconds
         work = program_work(program)
         loaded = load(built)
-        return Trial(item.unit.name, stages, outcomes, built.path, loaded, used, arrays, work, taken, compiling)
+        return Trial(
+            item.unit.name,
+            stages,
+            outcomes,
+            built.path,
+            loaded,
+            used,
+            arrays,
+            work,
+            taken,
+            compiling,
+            laid_out=laid_out,
+        )
 
     def _check(self, plan: Plan, unit: Unit) -> None:
         """Raise CommandError where another recipe has scheduled the phase."""
@@ -341,3 +358,17 @@ class Bench:
 def _sources(recipes: Iterable[Path]) -> tuple[Path, ...]:
     """Recipes, and what they import."""
     return tuple(dict.fromkeys(file for recipe in recipes for file in recipe_sources(recipe)))
+
+
+def _laid_out(result: Scheduled) -> tuple[str, ...]:
+    """The phases with a buffer that a recipe has laid out; inference follows forward."""
+    own = [outcome.command for outcome in result.outcomes if outcome.status == "applied"]
+    layouts = [each for each in own if each.name in LAYOUT_COMMANDS and each.location != DEFAULT_SCHEDULE]
+    named = [(each.of, each.arguments[0] if each.arguments else dict(each.options)["buffer"]) for each in layouts]
+    names = {name for of, buffer in named for name in (buffer, f"{of}_{buffer}")}
+    last = {phase: stages[-1].program for phase, stages in result.stages.items() if phase != INFERENCE}
+    return tuple(
+        phase
+        for phase, program in last.items()
+        if any(name in program.buffers and program.buffers[name].layout != PLAIN for name in names)
+    )

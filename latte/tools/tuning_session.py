@@ -35,6 +35,7 @@ def tries(
     say: Callable[[str], None],
     phases: Callable[[], Sequence[str]] | None = None,
     beside: Path | None = None,
+    laid_out: bool = False,
 ) -> Iterator[bool]:
     """Compile and time, again after each save of a file; errors in it are shown, and watching goes on.
 
@@ -43,6 +44,8 @@ def tries(
         say: shows a text.
         phases: asked before each round; by default that of ``bench``.
         beside: another recipe, which takes turns with this one.
+        laid_out: whether phases that the recipe does not schedule follow, if it has changed the layout of what they
+            touch.
 
     Yields:
         whether all phases ran, after their reports.
@@ -54,18 +57,21 @@ def tries(
         seen |= {path: _saved(path) for path in bench.paths}
         well = True
         try:
-            wanted = (bench.phase,) if phases is None else phases()
+            wanted = [bench.phase] if phases is None else list(phases())
         except LatteError as error:
             say(str(error))
-            wanted, well = (), False
+            wanted, well = [], False
+        scheduled = list(wanted)
         for phase in wanted:
             own = bench if phase == bench.phase else bench.of(phase)
             other = None if beside is None else own.of(recipe=beside)
-            title = f"── {phase} " + "─" * (60 - len(phase))
+            named = phase if phase in scheduled else f"{phase}, with the layouts of {own.paths[0].name}"
+            title = f"── {named} " + "─" * max(0, 60 - len(named))
             try:
-                text = _tried(own, other, earlier.setdefault(phase, _Earlier()))
+                text, follow = _tried(own, other, earlier.setdefault(phase, _Earlier()))
             except LatteError as error:
-                text, well = str(error), False
+                text, follow, well = str(error), (), False
+            wanted += [each for each in follow if laid_out and each not in wanted]
             say(text if phases is None else f"{title}\n{text}")
             for path in (*own.paths, *(other.paths if other is not None else ())):
                 seen.setdefault(path, _saved(path))  # it may build on other files now
@@ -94,8 +100,9 @@ def scheduled_phases(bench: Bench) -> tuple[str, ...]:
     return found
 
 
-def _tried(bench: Bench, other: Bench | None, earlier: _Earlier) -> str:
-    """Compile a phase and measure it beside what there is to compare it with; the report.
+def _tried(bench: Bench, other: Bench | None, earlier: _Earlier) -> tuple[str, Sequence[str]]:
+    """Compile a phase and measure it beside what there is to compare it with; the report, and the phases with what the
+    recipe has laid out.
 
     Raises:
         LatteError: the recipe or the other one was refused, or they compute different things.
@@ -127,7 +134,7 @@ def _tried(bench: Bench, other: Bench | None, earlier: _Earlier) -> str:
     earlier.first = earlier.first or earlier.before
     if note:
         raise CommandError(f"{text}{note}")
-    return text
+    return text, trial.laid_out
 
 
 def _check_same(bench: Bench, trial: Trial, other: Bench, rival: Trial) -> None:

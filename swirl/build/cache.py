@@ -14,12 +14,12 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from swirl.config import settings
 from swirl.errors import LatteError
@@ -66,17 +66,49 @@ def entry_lock(key: str) -> Iterator[None]:
     Raises:
         LatteError: the entry cannot be written (a full disk, for one).
     """
-    root = cache_folder()
-    locks = root / "locks"
+    with _made_in_cache(), _lock(key):
+        yield
+
+
+@contextmanager
+def folder_lock(folder: Path, doing: str, way_out: str) -> Iterator[None]:
+    """Hold a folder of the user's against other processes, of this machine and cache, that would change the same files.
+
+    Args:
+        folder: that need not be there.
+        doing: what such a process is called.
+        way_out: what else to do.
+
+    Raises:
+        LatteError: another process holds it, or the cache folder cannot be written.
+    """
+    with ExitStack() as held:
+        with _made_in_cache():
+            lock = _lock(cache_key("folder", str(folder.resolve())), wait=False)
+            try:
+                held.enter_context(lock)
+            except Timeout:
+                raise LatteError(f"another {doing} writes to {folder}", way_out=way_out) from None
+        yield
+
+
+@contextmanager
+def _made_in_cache() -> Iterator[None]:
+    """Raises LatteError where what is done inside is refused by the operating system."""
     try:
-        locks.mkdir(mode=0o700, exist_ok=True)
-        with FileLock(locks / f"{key}.lock"):
-            yield
+        yield
     except OSError as error:
         raise LatteError(
-            f"an entry of the cache folder {root} cannot be made: {error}",
+            f"an entry of the cache folder {cache_folder()} cannot be made: {error}",
             way_out="make room or set SWIRL_CACHE_DIR to another folder",
         ) from error
+
+
+def _lock(key: str, wait: bool = True) -> FileLock:
+    """A lock of other processes and threads; without ``wait``, taking one that is held raises Timeout."""
+    locks = cache_folder() / "locks"
+    locks.mkdir(mode=0o700, exist_ok=True)
+    return FileLock(locks / f"{key}.lock", timeout=-1 if wait else 0)
 
 
 def read_entry(

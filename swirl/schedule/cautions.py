@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -84,11 +84,12 @@ def with_cautions(
     for command, text in _little(changes):
         said.setdefault(id(command), []).append(text)
     last = {**programs} | {traced.phase: traced.program for traced in trace}
+    others = _loops_of_others(trace, programs, concerns)
     made = []
     for outcome in outcomes:
         texts = said.get(id(outcome.command), [])
         if outcome.status == "applied" and concerns(outcome.command):
-            texts = [*texts, *_divisions(outcome.command, last)]
+            texts = [*texts, *_divisions(outcome.command, last, others)]
         made.append(replace(outcome, cautions=tuple(dict.fromkeys(texts))) if texts else outcome)
     return tuple(made)
 
@@ -101,6 +102,21 @@ def _changes(trace: Sequence[Traced], programs: Mapping[str, Program], target: T
         follows = traced.phase == INFERENCE and traced.command.phase != INFERENCE
         if before is not None and not follows and traced.command.name not in LAYOUT_COMMANDS:
             yield Change(traced.command, traced.phase, traced.function, before, traced.program, target)
+
+
+def _loops_of_others(
+    trace: Sequence[Traced], programs: Mapping[str, Program], concerns: Callable[[Recorded], bool]
+) -> dict[str, set[str]]:
+    """Phase → the loops that commands have made about which nothing is to be said, as those of the default schedule:
+    whoever wrote the recipe has not seen them."""
+    now = {phase: set(loop_names(program)) for phase, program in programs.items()}
+    found: dict[str, set[str]] = {phase: set() for phase in programs}
+    for traced in trace:
+        after = set(loop_names(traced.program))
+        if not concerns(traced.command):
+            found.setdefault(traced.phase, set()).update(after - now.get(traced.phase, set()))
+        now[traced.phase] = after
+    return found
 
 
 # --- single commands ----------------------------------------------------------------------------------------
@@ -278,7 +294,9 @@ def _stem(name: str) -> str:
 
 
 # --- layouts ------------------------------------------------------------------------------------------------
-def _divisions(command: Recorded, programs: Mapping[str, Program]) -> Iterator[str]:
+def _divisions(
+    command: Recorded, programs: Mapping[str, Program], others: Mapping[str, Collection[str]]
+) -> Iterator[str]:
     """An array is in blocks, and loops over its elements are not cut alike: each place takes a division."""
     if command.name != "tile":
         return
@@ -291,11 +309,18 @@ def _divisions(command: Recorded, programs: Mapping[str, Program]) -> Iterator[s
         dim = bound["dim"] + buffer.batch_dims
         statements = (statement for nest in program.nests for statement in statements_of(nest))
         whole = {var for statement in statements for var in _uncut(statement, name, dim, factor)}
-        if (dim, factor) in buffer.layout.blocks and whole:
-            loop = min(whole)
+        if (dim, factor) not in buffer.layout.blocks or not whole:
+            continue
+        if own := whole - set(others.get(phase, ())):
+            loop = min(own)
             yield (
                 f"{name} is in blocks of {factor}, and loop {loop} of {phase} is not: each place takes a division; "
                 f"tile_loop({phase!r}, {loop!r}, {factor}) cuts it"
+            )
+        else:
+            yield (
+                f"{name} is in blocks of {factor}, and a loop over it that the schedule of {phase} has made is not: "
+                f"each place takes a division; commands for {phase} in this recipe may cut it"
             )
 
 

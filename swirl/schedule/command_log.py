@@ -112,6 +112,11 @@ class EntryUse:
     how: str
     told: str
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the phase has its commands."""
+        return self.how in ("exact", "nearest")
+
     def __str__(self) -> str:
         return f"{self.phase}: the entry {self.name}, {self.location}{', ' if self.told else ''}{self.told}"
 

@@ -50,6 +50,8 @@ class Entry:
         sizes: of the phase's buffers, by their names there: extents, those of an item after the batch.
         threads: with which it was measured. It is used with any number: results do not depend on it.
         ms: milliseconds, and of what it was measured beside: ``{"tuned": 1.2, "shipped": 1.4}``. For readers.
+        written: digest of the function's text as ``latte tune`` has written it: one that was edited is not replaced
+            without a copy.
     """
 
     function: Function
@@ -59,6 +61,7 @@ class Entry:
     sizes: Mapping[str, tuple[int, ...]]
     threads: int = 0
     ms: Mapping[str, float] = field(default_factory=dict)
+    written: str = ""
 
     @property
     def name(self) -> str:

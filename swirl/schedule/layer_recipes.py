@@ -5,6 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from swirl.errors import Declined, LatteError
+from swirl.schedule.imports import raised_at
+
+
+class Named(Protocol):
+    """A recipe that has a name and may be a file."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def path(self) -> Path | None:
+        """Of the file."""
+
+
+@contextmanager
+def asked_by(asked_at: str, recipe: Named) -> Iterator[None]:
+    """Errors inside say where the recipe was asked for, too.
+
+    Args:
+        asked_at: the place, and what it says there.
+        recipe: whose function runs.
+    """
+    try:
+        yield
+    except Declined:
+        raise  # an answer
+    except LatteError as error:
+        if error.location is None:  # a question, not a command
+            error.location = raised_at(error, recipe.name, recipe.path)
+        error.asked_by = (*error.asked_by, asked_at)
+        raise
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -145,7 +145,7 @@ def schedule(
         declined.knobs = tuple(commands.knobs.values())
         return declined
     seconds = (perf_counter() - start) / max(1, len(stages))
-    known = {phase: {b.name for each in made for b in each.program.buffers.values()} for phase, made in stages.items()}
+    known = {phase: {b.name for made in _made(each) for b in made.buffers.values()} for phase, each in stages.items()}
     for phase, nests in own.phases.items():  # what chains have asked for is there already
         known[phase] -= {copy.storage for copy in nests.copies}
     for traced in commands.trace:
@@ -170,11 +170,16 @@ def schedule(
 def _first_seen(stages: Sequence[Stage], known: Collection[str]) -> dict[str, Buffer]:
     """Storage → the buffer in the first stage that has it, of all that is not known."""
     found: dict[str, Buffer] = {}
-    for stage in stages:
-        for record in stage.program.buffers.values():
+    for program in _made(stages):
+        for record in program.buffers.values():
             if record.name not in known:
                 found.setdefault(record.name, record)
     return found
+
+
+def _made(stages: Sequence[Stage]) -> Iterator[Program]:
+    """The programs of stages; of a chain as it was lowered, which nobody has looked at, there is its canonical form."""
+    return (stage.made for stage in stages if isinstance(stage.made, Program))
 
 
 def schedule_declared(
@@ -210,7 +215,9 @@ def declared_stages(declared: Declared, memo: Memo) -> dict[str, tuple[Stage, ..
     stages: dict[str, tuple[Stage, ...]] = {}
     for phase, parts in declared.parts.items():
         if declared.joined:
-            stages[phase] = (Stage("lowered", together(f"{declared.name}.{phase}", parts, declared.local, memo)),)
+            name = f"{declared.name}.{phase}"
+            lowered = Stage("lowered", partial(join, name, parts, declared.local))
+            stages[phase] = (lowered, Stage("canonical", together(name, parts, declared.local, memo)))
         else:
             stages[phase] = canonical_stages(parts[0].program, memo)
     return stages

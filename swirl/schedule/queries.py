@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from swirl.analysis.dependences import NotProved, carried
 from swirl.analysis.loop_facts import LoopFacts, facts
+from swirl.analysis.loop_tree import loop_tree
 from swirl.analysis.statements import statements_of
 from swirl.errors import CommandError, nearest
 from swirl.ir.buffers import Buffer
@@ -36,11 +37,51 @@ class Questions:
     ) -> None:
         self._asked, self._of, self._in, self._instead = programs, region, state, instead
 
-    def loops(self, phase: str) -> tuple[str, ...]:
-        """The names of the loops of a phase as they are now, in order of first appearance; none without the
-        phase."""
+    def loops(self, phase: str, buffer: str | None = None) -> tuple[str, ...]:
+        """The names of the loops of a phase as they are now, in order of first appearance; none without the phase.
+
+        Args:
+            phase: whose loops.
+            buffer: only those around statements that write it: in a chain there are loops of other layers.
+
+        Raises:
+            CommandError: the phase has no such buffer.
+        """
         program = self._asked.get(self._phase(phase))
-        return tuple(loop_names(program)) if program is not None else ()
+        if program is None:
+            return ()
+        if buffer is None:
+            return tuple(loop_names(program))
+        if buffer not in program.buffers:
+            raise self._untouched(program, buffer)
+        writing = [
+            statement
+            for nest in program.nests
+            for statement in statements_of(nest)
+            if any(access.name == buffer and access.kind != "read" for access in statement.accesses)
+        ]
+        return tuple(dict.fromkeys(loop.var for statement in writing for loop in statement.loops))
+
+    def perfect(self, phase: str, order: Sequence[str]) -> bool:
+        """Whether loops are directly inside of each other, outermost first, and nothing else is between them, wherever
+        the first one has the others inside: ``parallelize`` of several loops needs that. In a chain whose loops are
+        fused, those of another layer may be beside them.
+
+        Raises:
+            CommandError: no such loop, or nothing is computed in this phase.
+        """
+        program = self._program(phase)
+        if not isinstance(order, (list, tuple)) or not order:
+            raise CommandError(f"several loops are given as a list of names, not as {order!r}")
+        first, *others = (loop_of(loop_at(program, find_loops(program, name)[-1])).var for name in order)
+        for nest in program.nests:
+            tree = loop_tree(nest)
+            for path, found in tree.loops.items():
+                within = {loop.loop.var for each, loop in tree.loops.items() if each[: len(path)] == path}
+                chain = [loop.var for loop in tree.chain(path)]
+                if found.loop.var == first and within.issuperset(others) and chain[1 : len(order)] != others:
+                    return False
+        return True
 
     def locals(self, phase: str, loop_var: str) -> tuple[str, ...]:
         """The names of the locals that are declared in the body of a loop, of all loops of that name, but not in loops
@@ -221,11 +262,14 @@ class Questions:
             if unparse(reference.value) == buffer
         ]
         if not found:
-            raise CommandError(
-                f"{program.name} does not touch {buffer!r}",
-                way_out=f"the buffers are {', '.join(program.buffers)}",
-            )
+            raise self._untouched(program, buffer)
         return tuple(unparse(index) for index in subscripts(min(found, key=lambda entry: entry[0])[1]))
+
+    def _untouched(self, program: Program, buffer: str) -> CommandError:
+        return CommandError(
+            f"{program.name} does not touch {buffer!r}",
+            way_out=f"{nearest(buffer, program.buffers)}the buffers are {', '.join(program.buffers)}",
+        )
 
     def _loop(self, phase: str, loop_var: str) -> LoopFacts:
         program = self._program(phase)

@@ -32,7 +32,7 @@ from swirl.schedule.command_log import (
 )
 from swirl.schedule.command_order import accepted_before
 from swirl.schedule.imports import raised_at
-from swirl.schedule.layer_recipes import Building
+from swirl.schedule.layer_recipes import Building, asked_by
 from swirl.schedule.memo import Memo
 from swirl.schedule.plan_layouts import lay_out
 from swirl.schedule.plan_state import LayoutCommand, PlanState, Region, appended, lone_region, resolve, stored
@@ -173,7 +173,8 @@ class Schedule(_Answers):
             raise CommandError(what, location=caller(), way_out=way_out)
         assert found is not None
         self.composed.append(found)
-        with self._building.on(phase, on, kind), self.with_choices(found.choices):
+        asked_at = f"asked by {caller()}: s.recipe({kind!r}, {phase!r})"
+        with self._building.on(phase, on, kind), self.with_choices(found.choices), asked_by(asked_at, found):
             function(self, self.target)
 
     def instead(self, recipe: Recipe, phase: str, on: str) -> None:

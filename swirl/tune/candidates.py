@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from swirl.errors import LatteError
-from swirl.ir.buffers import Layout
+from swirl.ir.buffers import Buffer, Layout
 from swirl.ir.nest import Program
 from swirl.ir.phases import INFERENCE, PHASE_ALIASES, PHASES
 from swirl.schedule.command_log import Outcome, Recorded
@@ -171,10 +171,15 @@ class Candidate:
         """The program after all passes."""
         return finished_program(self.scheduled)
 
+    def buffer(self, name: str) -> Buffer:
+        """A buffer of the program, with its logical shape and its layout: the last pass makes layouts physical, and
+        there its shape is that of memory."""
+        return self.scheduled.buffers.get(name) or self.program.buffers[name]
+
     @cached_property
     def key(self) -> str:
-        """The same for two candidates exactly if their programs are."""
-        return key_of(self.program)
+        """The same for two candidates exactly if their programs are, whichever commands have led to them."""
+        return key_of(replace(self.program, commands=(), remarks=()))
 
 
 def commands_for(phase: str, outcomes: Sequence[Outcome]) -> tuple[Recorded, ...]:

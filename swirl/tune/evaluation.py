@@ -34,7 +34,7 @@ class Timed:
         outcome: see :data:`swirl.tune.log.MEASURED`.
         told: why it was not measured.
         seconds: of its runs.
-        beside: of the known schedule's, in the same race.
+        beside: of the known schedule's, in the same turns.
     """
 
     outcome: str
@@ -131,7 +131,9 @@ class Evaluator:
             except Lost as lost:
                 found |= {number: Timed(LOST, str(lost)) for number in jobs}
             else:
-                found |= {n: Timed(MEASURED, "", times, first) for n, times in zip(jobs, others, strict=True)}
+                # One that was left out after a round has raced the known schedule's first runs alone.
+                timed = zip(jobs, others, strict=True)
+                found |= {number: Timed(MEASURED, "", times, first[: len(times)]) for number, times in timed}
         return [found[number] for number in range(len(candidates))]
 
     def _race(self, jobs: Sequence[Job], runs: int) -> list[list[float]]:
@@ -180,7 +182,7 @@ def jobs_of(candidates: Sequence[Candidate], target: Target) -> list[Job | Latte
             yield source
 
     def made(number: int, source: KernelSource, built: Built) -> Job:
-        return Job(built, tuple(candidates[number].program.buffers[name] for name in source.buffers))
+        return Job(built, tuple(candidates[number].buffer(name) for name in source.buffers))
 
     try:
         every = build(generated(), target)

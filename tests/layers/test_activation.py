@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from latte import ReLULayer, TanhLayer
+from latte import ReLULayer, SoftplusLayer, TanhLayer
 from tests.layers.references import ROUNDING, Alone, alone, assert_within
 
 SHAPES = [(1, (1,)), (3, (17,)), (2, (3, 5)), (2, (3, 7, 5)), (1, (2, 1, 2, 19))]
@@ -87,3 +87,14 @@ def test_relu_repeated(relu: Alone) -> None:
 
 def test_tanh_repeated(tanh: Alone) -> None:
     repeated_phases(tanh)
+
+
+def test_softplus_is_smooth_at_zero_and_saturates() -> None:
+    """The slope at 0 is a half; large numbers neither overflow nor lose their small rest."""
+    result = alone(1, (7,), SoftplusLayer)
+    result.data.set_value([[0.0, -0.0, 1000.0, -1000.0, np.inf, -np.inf, -30.0]])
+    result.run()
+    expected = np.array([[np.log(2), np.log(2), 1000.0, 0.0, np.inf, 0.0, np.exp(-30.0)]])
+    np.testing.assert_allclose(result.layer.get_value(), expected, rtol=4e-7)
+    slopes = np.array([[0.5, 0.5, 1.0, 0.0, 1.0, 0.0, np.exp(-30.0)]])
+    np.testing.assert_allclose(result.data.get_grad(), slopes * result.gradient, rtol=1e-6)

@@ -76,6 +76,21 @@ def test_a_stage_and_the_code_are_shown(file: Path) -> None:
     assert "relu1.inference" in every.output and "relu1.backward" in every.output
 
 
+def test_a_chain_has_the_stages_of_a_layer(tmp_path: Path) -> None:
+    file = tmp_path / "chain.py"
+    file.write_text(OF_A_CHAIN)
+    shown = {
+        stage: call("show", file, "--layer", "conv1_relu1", "--phase", "forward", "--stage", stage)
+        for stage in ("0", "lowered", "1", "canonical", "nothing")
+    }
+    assert [each.exit_code for each in shown.values()] == [0, 0, 0, 0, 1], shown["canonical"].output
+    assert shown["0"].output == shown["lowered"].output and shown["1"].output == shown["canonical"].output
+    assert "def relu1_forward_0(" in shown["canonical"].output
+    assert "the stages are 0 lowered, 1 canonical, 2 fuse_layers" in shown["nothing"].output
+    found = call("bisect", file, "--layer", "conv1_relu1")
+    assert found.exit_code == 0 and "conv1_relu1.forward" in found.output, found.output
+
+
 def test_a_layer_is_explained(file: Path) -> None:
     text = call("show", file, "--layer", "relu1", "--phase", "forward").output
     assert "nests after the recipe:" in text and "compiled by:" in text

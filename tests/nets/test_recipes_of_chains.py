@@ -21,6 +21,7 @@ from latte.autodiff.differentiated import differentiate
 from latte.ensemble import Ensemble
 from latte.frontend.lowered import lower_layers
 from latte.planning.plan import make_plan
+from latte.testing import check_recipe
 from latte.tools.starting_recipe import starting_recipe
 from swirl.errors import CommandError
 from swirl.schedule.kept_schedules import KeptSchedules
@@ -94,3 +95,89 @@ def test_a_layer_in_a_chain_names_the_chain() -> None:
     with pytest.raises(CommandError, match="conv1 is scheduled in the chain conv1_relu1") as raised:
         net.explain("conv1").as_recipe()
     assert "--layer conv1_relu1" in str(raised.value)
+
+
+# --- s.recipe -----------------------------------------------------------------------------------------------
+BUILT = """\
+chain = {kinds!r}
+
+
+def forward(s, target):
+{fused}    s.recipe("conv", "forward")
+
+
+def backward(s, target):
+{fused_back}    s.recipe("conv", "backward")
+"""
+
+
+def built(path: Path, kinds: tuple[str, str], fused: bool) -> Path:
+    """A recipe of a chain that builds on that of its convolution."""
+    lines = [f"    s.fuse_layers({phase!r})\n" if fused else "" for phase in ("forward", "backward")]
+    path.write_text(BUILT.format(kinds=kinds, fused=lines[0], fused_back=lines[1]))
+    return path
+
+
+CONVOLUTIONS: dict[str, dict[str, int]] = {
+    "3 × 3": {"num_filters": 32, "kernel": 3, "pad": 1},
+    "odd": {"num_filters": 20, "kernel": 5, "pad": 2},
+    "1 × 1": {"num_filters": 32, "kernel": 1, "pad": 0},
+    "stride 2": {"num_filters": 32, "kernel": 3, "pad": 1, "stride": 2},
+    "few filters, stride 2": {"num_filters": 3, "kernel": 3, "pad": 1, "stride": 2},
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_chains_build_on_the_recipe_of_a_convolution(tmp_path: Path, target: str, name: str) -> None:
+    """Forward and backward, fused or not, of several images and of one: loops of the other layer do not matter."""
+    sizes = [(8, (32, 14, 14)), (1, (20, 7, 7))]
+    for fused, (items, shape) in zip((True, False), sizes if target == "avx2" else sizes[::-1], strict=True):
+        net = Net(items, seed=1)
+        net.force_backward = True
+        ReLULayer(net, ConvLayer(net, MemoryDataLayer(net, shape), **CONVOLUTIONS[name]))
+        net.use_recipe("conv_relu", built(tmp_path / "conv_relu.py", ("conv", "relu"), fused))
+        (parts,) = chains(net, TARGETS[target]).values()
+        assert parts[1].keys() >= {"forward", "inference", "backward"}
+
+
+def test_what_such_a_chain_computes(tmp_path: Path) -> None:
+    def layer(net: Net, source: Ensemble) -> Ensemble:
+        return SigmoidLayer(net, ConvLayer(net, source, num_filters=32, kernel=3, pad=1))
+
+    path = built(tmp_path / "conv_sigmoid.py", ("conv", "sigmoid"), fused=False)
+    check_recipe(layer, path, sizes=[(2, (32, 5, 4))], may_skip=["parallelize"])
+
+
+def test_a_convolution_after_another_layer(tmp_path: Path) -> None:
+    net = Net(4, seed=1)
+    net.force_backward = True
+    ConvLayer(net, ReLULayer(net, MemoryDataLayer(net, (32, 9, 9))), num_filters=32, kernel=3, pad=1)
+    net.use_recipe("relu_conv", built(tmp_path / "relu_conv.py", ("relu", "conv"), fused=False))
+    for target in ("avx512", "avx2"):
+        ((_, programs),) = chains(net, TARGETS[target]).values()  # backward is left to the layers' own recipes
+        assert programs.keys() == {"forward", "inference"}
+
+
+def test_errors_in_the_recipe_of_a_layer_have_the_line_that_asked_for_it(tmp_path: Path) -> None:
+    def made(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    chain = made(
+        "conv_relu.py",
+        'chain = ("conv", "relu")\n\n\ndef forward(s, target):\n    s.recipe("conv", "forward")\n',
+    )
+    for body, told in (
+        ('s.vectorize("forward", "nobody", 4)', "vectorize('forward', 'nobody', 4): no loop named 'nobody'"),
+        ('s.extent("forward", "nobody")', "no loop named 'nobody'"),
+    ):
+        own = made("conv.py", f"def forward(s, target):\n    {body}\n")
+        net = chained("conv relu")
+        net.use_recipe("conv", own)
+        net.use_recipe("conv_relu", chain)
+        with pytest.raises(CommandError) as raised:
+            net.compile(target="portable")
+        first, *lines = str(raised.value).splitlines()
+        assert first.startswith(f"{own}:2: {told}")
+        assert f"  asked by {chain}:5: s.recipe('conv', 'forward')" in lines

@@ -393,6 +393,23 @@ def test_other_phases_go_on_after_a_mistake(recipe: Path) -> None:
     assert not next(runs) and "schedules no phase that conv1 has" in said[-1]
 
 
+def test_phases_with_what_a_recipe_lays_out_are_timed(tmp_path: Path) -> None:
+    net = Net(3, seed=1)
+    net.force_backward = True
+    FullyConnectedLayer(net, MemoryDataLayer(net, (24,)), 16)
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("def forward(s, target):\n    s.parallelize('forward', 'n')\n")
+    made = bench(net, "fully_connected1", recipe=recipe)
+    said: list[str] = []
+    runs = tries(made, said.append, lambda: scheduled_phases(made), laid_out=True)
+    assert next(runs) and len(said) == 1
+    recipe.write_text("def forward(s, target):\n    s.tile('weights', 0, 8)\n    s.parallelize('forward', 'n')\n")
+    assert next(runs)
+    titles = [text.splitlines()[0].strip("─ ") for text in said[1:]]
+    assert titles == ["forward", "backward, with the layouts of mine.py"]  # update does not touch the weights
+    assert all("runs" in text for text in said)
+
+
 def test_inference_stops_at_a_mistake_in_forward(recipe: Path) -> None:
     recipe.write_text("def forward(s, target):\n    s.parallelize('forward', 'q')\n")
     with pytest.raises(CommandError, match="no loop named 'q'"):

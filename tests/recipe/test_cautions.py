@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from latte import FullyConnectedLayer, MemoryDataLayer, Net, SiLULayer
+from latte import FullyConnectedLayer, MemoryDataLayer, Net, PositionwiseLinearLayer, SiLULayer
+from latte.autodiff.differentiated import differentiate
+from latte.frontend.lowered import lower_layers
+from latte.planning.plan import make_plan
 from latte.runtime.report import DoubtfulCommand
 from latte.tools.bench.digits import digits_net
 from latte.tools.cli import main
+from swirl.schedule.cautions import with_cautions
+from swirl.schedule.command_log import Outcome, Recorded, Traced
+from swirl.schedule.kept_schedules import KeptSchedules
+from swirl.schedule.memo import Memos
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
+from swirl.transforms import COMMANDS
+from tests.support import program
 
 Y, X = "_neuron_index_1", "_neuron_index_2"
 FAR = f"prefetch('forward', 'inputs', '{X}', 1000000)"
@@ -107,6 +117,39 @@ def test_an_array_in_blocks_whose_loop_is_whole(tmp_path: Path) -> None:
         "tile('value', 0, 16): value is in blocks of 16, and loop y of forward is not: each place takes a division; "
         "tile_loop('forward', 'y', 16) cuts it"
     ]
+
+
+def test_loops_of_the_default_schedule_are_not_named(tmp_path: Path) -> None:
+    """Forward has no function here: its loops over a copy of the weights are not the recipe's."""
+    recipe = tmp_path / "own.py"
+    recipe.write_text('def backward(s, target):\n    s.tile("weights", 0, 16)\n    s.default("backward")\n')
+    net = Net(8, seed=1)
+    net.force_backward = True
+    net.use_recipe(PositionwiseLinearLayer(net, MemoryDataLayer(net, (64, 48)), 32), recipe)
+    with Memos() as memos, KeptSchedules(memos, TARGETS["avx2"]) as kept:
+        plan = make_plan(net.graph, differentiate(net.graph, lower_layers(net.graph, 8)), kept)
+    (said,) = plan.cautions()
+    assert "weights is in blocks of 16, and a loop over it that the schedule of forward has made is not" in said
+
+
+def test_a_loop_that_others_have_made_is_not_named() -> None:
+    before = program("for n in range(8):\n for k in range(32):\n  y[n, k] = x[n, k]", x=(8, 32), y=(8, 32))
+    laid = COMMANDS["tile"](before, "x", 0, 16)
+    tile = Recorded("tile", ("x", 0, 16), (), "mine.py:2")
+    copied = Recorded("rename", ("backward", "k_outer", "q"), (), "default schedule")
+    whole = replace(
+        program("for n in range(8):\n for q in range(32):\n  y[n, q] = x[n, q]", x=(8, 32), y=(8, 32)),
+        buffers=laid.buffers,
+    )
+    said = with_cautions(
+        [Outcome(tile, "applied")],
+        [Traced("backward", tile, laid), Traced("backward", copied, whole)],
+        {"backward": before},
+        TARGETS["avx2"],
+        lambda command: command is tile,
+    )
+    (text,) = said[0].cautions
+    assert "a loop over it that the schedule of backward has made is not" in text and "loop q" not in text
 
 
 @pytest.mark.parametrize(

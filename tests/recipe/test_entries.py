@@ -35,8 +35,9 @@ class TwiceNeuron(Neuron):
         self.grad_input += 2.0 * self.grad
 
 
-def twice(items: int = 4, width: int = 24, **options: Any) -> Net:
+def twice(items: int = 4, width: int = 24, force_backward: bool = False, **options: Any) -> Net:
     net = Net(items, seed=1, **options)
+    net.force_backward = force_backward
     data = MemoryDataLayer(net, (3, width))
     net.init_activation_ensemble(TwiceNeuron, data)
     return net
@@ -148,6 +149,32 @@ def test_a_command_that_is_refused_half_way_changes_nothing(tmp_path: Path) -> N
     body = f's.tile_loop("forward", "{L0}", 3); s.tile_loop("forward", "nobody", 3)'
     (tmp_path / "twice.py").write_text(entry(before, body))
     assert commands(twice(recipes=tmp_path)) == commands(twice())
+
+
+def header(net: Net) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DoubtfulCommand)
+        net.compile(target=TARGET)
+    return net.explain(net.graph.order()[-1]).recipe
+
+
+def test_explain_says_where_commands_come_from(tmp_path: Path) -> None:
+    file = tmp_path / "twice.py"
+    file.write_text(entry(begun(twice(force_backward=True)), f's.tile_loop("forward", "{L0}", 3)'))
+    assert header(twice(force_backward=True)) == "default schedule (forward, backward)"
+    assert header(twice(force_backward=True, recipes=tmp_path)) == (
+        f"{file} (forward), otherwise default schedule (backward)"
+    )
+    # One that is not used is not named.
+    assert header(twice(force_backward=True, width=800, items=1)) == "default schedule (forward, backward)"
+    file.write_text(entry(begun(twice(force_backward=True)), "pass", nests="0" * 12, form="0" * 12))
+    assert header(twice(force_backward=True, recipes=tmp_path)) == "default schedule (forward, backward)"
+
+    chain_file = tmp_path / "conv_relu.py"
+    text = entry(begun(chain()), 's.fuse_layers("forward")', form="")
+    chain_file.write_text('chain = ("conv", "relu")\n\n' + text)
+    assert header(chain(recipes=tmp_path)).startswith(f"{chain_file} (forward)")
+    assert header(chain(extent=11, recipes=tmp_path)) == header(chain(extent=11))
 
 
 def test_chains_get_theirs_and_the_shipped_recipe_otherwise(tmp_path: Path) -> None:
@@ -266,6 +293,10 @@ def test_the_folder_of_a_net_exists(tmp_path: Path) -> None:
         Net(4, recipes=tmp_path / "nowhere")
     with pytest.raises(DeclarationError, match="recipes must be a folder of recipe files"):
         Net(4, recipes=3)  # type: ignore[arg-type]
+
+
+def test_no_folder_of_a_net() -> None:
+    assert commands(twice(recipes=None)) == commands(twice())
 
 
 def test_several_folders_of_a_net(tmp_path: Path) -> None:

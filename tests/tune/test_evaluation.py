@@ -119,5 +119,31 @@ def test_candidates_are_compiled_checked_and_timed() -> None:
     assert len(found[0].beside) >= len(found[2].seconds) > 0
 
 
+def test_candidates_with_other_layouts_are_compared_by_their_logical_values() -> None:
+    own = Subject.alone(product(), "forward", ["net."], TARGETS["portable"])
+
+    def laid_out(*given: object) -> Recorded:
+        return Recorded(given[0], given[1:], (), None)  # type: ignore[arg-type]
+
+    read = own.after([laid_out("tile", "w", 0, 8), laid_out("tile", "x", 0, 8)])  # 17 is not a multiple of it
+    written = own.after([laid_out("tile", "y", 0, 16)])
+    assert [len(each.commands) for each in (read, written)] == [2, 1]
+    with Evaluator(own, own.after(KNOWN), 2, 24) as evaluator:
+        found = evaluator.measure([read, written])
+    assert [(each.outcome, each.told) for each in found] == [(MEASURED, "")] * 2
+
+
+def test_a_candidate_is_beside_the_runs_of_its_own_rounds() -> None:
+    own = subject()
+    orders = [["n", "c", "k"], ["c", "n", "k"], ["k", "n", "c"], ["k", "c", "n"], ["c", "k", "n"]]
+    candidates = [own.after([command("reorder", order)]) for order in orders]
+    with Evaluator(own, own.after(KNOWN), 1, 24) as evaluator:
+        found = evaluator.measure(candidates)
+    assert all(each.outcome == MEASURED and len(each.beside) == len(each.seconds) for each in found)
+    assert len({len(each.seconds) for each in found}) > 1  # some were left out after a round
+    longest = max((each.beside for each in found), key=len)
+    assert all(list(each.beside) == list(longest[: len(each.beside)]) for each in found)
+
+
 def test_points_say_what_they_are() -> None:
     assert Point(subject().after(())).origin == "varied"

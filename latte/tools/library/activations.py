@@ -71,6 +71,13 @@ LAYERS = (
         random={"gelu": InRandomNets({"approximate": ("none", "tanh")}, exact=False)},
     ),
     LibraryLayer(
+        "SoftplusLayer",
+        _functional("softplus"),
+        cases={"softplus": Case(TWO), "sharp softplus": Case(TWO, {"beta": 2.5})},
+        measured={"softplus": Measured()},
+        random={"softplus": InRandomNets({"beta": (1.0, 2.5)}, exact=False)},
+    ),
+    LibraryLayer(
         "SiLULayer",
         _functional("silu"),
         cases={"silu": Case(TWO)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import monotonic
 
@@ -18,6 +19,7 @@ from latte.tools.tune.schemes import TTILE
 from latte.tools.tune.session import Found, Known, Machine
 from latte.tools.tune.verify import verify
 from latte.tools.tune.whole import Options, Slice, accepted, entries_of, planned, searched
+from swirl.build.cache import folder_lock
 from swirl.build.jit import progress_console
 from swirl.config import settings
 from swirl.errors import CommandError
@@ -65,8 +67,9 @@ class Duration(click.ParamType):
     "--verify",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="measure the entries of this folder again, and take out those that no longer gain",
+    help="measure the entries of this folder again; exit status 1 if one fails",
 )
+@click.option("--drop", is_flag=True, help="with --verify: remove entries that fail; the file as it was is kept")
 @click.option(
     "--plot",
     "plotted",
@@ -93,6 +96,7 @@ def tune(
     resume: bool,
     dry_run: bool,
     folder: Path | None,
+    drop: bool,
     plotted: Path | None,
     kernels: bool,
     target: str | None,
@@ -109,14 +113,20 @@ def tune(
     what was measured is in the log, and --resume goes on from there.
     """
     with plain_errors():
+        if drop and folder is None:
+            raise CommandError("--drop is for --verify", way_out=f"latte tune --verify {out} --drop")
         if folder is not None:
-            verify(folder, file, target, click.echo)
+            with _writing(folder) if drop else nullcontext():
+                verified = verify(folder, file, target, drop, click.echo)
+            if not verified:
+                raise SystemExit(1)
             return
         if plotted is not None:
             _plot(plotted)
             return
         if kernels:
-            _measure_kernels(resolve_target(target), out, resume)
+            with _writing(out):
+                _measure_kernels(resolve_target(target), out, resume)
             return
         if file is None:
             raise CommandError("name the file of a net", way_out="latte tune net.py --budget 20m")
@@ -130,17 +140,23 @@ def tune(
 
 def _searched(options: Options, dry_run: bool) -> None:
     """Plan a search, and do it."""
-    net, made_for = load_net(options.file, options.choices), resolve_target(options.target)
-    machine = Machine.measured(made_for, options.threads or settings().threads)
-    slices, left = planned(net, options, machine, click.echo)
-    for each in left:
-        click.echo(f"left: {each.name}: {each.reason}")
-    if not slices:
-        click.echo("there is nothing to search: no file is written")
-    elif dry_run:
-        _show_plan(slices)
-    else:
-        _tune(slices, options, machine, net.batch_size)
+    with nullcontext() if dry_run else _writing(options.out):
+        net, made_for = load_net(options.file, options.choices), resolve_target(options.target)
+        machine = Machine.measured(made_for, options.threads or settings().threads)
+        slices, left = planned(net, options, machine, click.echo)
+        for each in left:
+            click.echo(f"left: {each.name}: {each.reason}")
+        if not slices:
+            click.echo("there is nothing to search: no file is written")
+        elif dry_run:
+            _show_plan(slices)
+        else:
+            _tune(slices, options, machine, net.batch_size)
+
+
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    """Nobody else may write there: files are read, and what is found is added."""
+    return folder_lock(folder, "latte tune", "wait for it; another search may have a folder of its own: --out")
 
 
 def _plot(folder: Path) -> None:
@@ -190,7 +206,7 @@ def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -
     if not entries:
         click.echo("nothing gains: no file is written")
         return
-    kept, comparison = accepted(entries, options, machine, click.echo)
+    kept, measured = accepted(entries, options, machine, click.echo)
     for each in found:
         if each.best is not None:
             told = any(entry.phase == each.tunable.phase and entry.kinds == each.tunable.kinds for entry in kept)
@@ -198,11 +214,11 @@ def _tune(slices: list[Slice], options: Options, machine: Machine, items: int) -
                 ResultLine(each.tunable.key, each.best.key, each.ratio, "kept" if told else "the net does not gain")
             )
     log.close()
-    if not kept or comparison is None:
+    if not kept:
         click.echo("the whole net does not gain: no file is written")
         return
-    paths = write_entries(options.out, kept)
-    click.echo(f"a {comparison.step} step is {comparison.ratio:.3f} times as fast; wrote {', '.join(map(str, paths))}")
+    paths = write_entries(options.out, kept, click.echo)
+    click.echo(f"{', '.join(map(str, measured))}; wrote {', '.join(map(str, paths))}")
     click.echo(f'use them with Net(…, recipes="{options.out}"), or LATTE_RECIPES={options.out}')
 
 

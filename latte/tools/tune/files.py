@@ -1,25 +1,24 @@
 """Writing what was found: recipe files of entries, to which later searches add. What people have written there
-stays."""
+stays: in the file, or in a copy of it as it was."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from latte.runtime.files import write_whole
 from latte.tools.tune.session import Found
+from latte.tools.tune.table import INDENT, TableText, digest, without_functions
 from swirl.errors import LatteError, RecipeError
 from swirl.schedule.command_log import Recorded, given_text
-from swirl.schedule.entries import NAME, Entry, form_of, key_of, sizes_of
+from swirl.schedule.entries import NAME, form_of, key_of, sizes_of
 from swirl.schedule.files import read_recipe
-from swirl.source_text import parsed
 from swirl.tune.candidates import Candidate, Subject
 
-INDENT = "    "
-WIDTH = 116
+EARLIER = ".before"
+"""What the name of a file's copy as it was ends with; with a number after it from the second one on."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,16 @@ def shortest(subject: Subject, candidate: Candidate) -> Candidate:
     return subject.after(commands)
 
 
-def write_entries(folder: Path, entries: Sequence[NewEntry]) -> list[Path]:
-    """Add entries to the files of a folder; an entry for the same nests and target is replaced.
+def write_entries(
+    folder: Path, entries: Sequence[NewEntry], tell: Callable[[str], None] = lambda text: None
+) -> list[Path]:
+    """Add entries to the files of a folder; an entry for the same nests and target is replaced. Where its function was
+    edited, the file as it was is kept beside it.
 
     Args:
         folder: made if it is not there.
         entries: to be written.
+        tell: is told what was kept.
 
     Returns:
         the files.
@@ -129,12 +132,52 @@ def write_entries(folder: Path, entries: Sequence[NewEntry]) -> list[Path]:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LatteError(f"{folder} cannot be made: {error.strerror}", way_out="--out names a folder") from error
-        text = text_of(path) if path.exists() else _empty(own[0])
+        before = text = text_of(path) if path.exists() else _empty(own[0])
         for entry in own:
             text = with_entry(text, entry, path)
+        table = TableText.of(before, path)
+        replaced = dict.fromkeys(each for entry in own for each in _same(table, entry))
+        edited = [each for each in replaced if table.is_edited(each)]
+        if edited:
+            kept = keep_earlier(path)
+            tell(f"{path}: {', '.join(edited)}, which was edited, is replaced; {kept} is the file as it was")
         write_checked(path, text)
         paths.append(path)
     return paths
+
+
+def drop_entries(path: Path, names: Sequence[str]) -> Path:
+    """Remove entries, and their functions, from a file.
+
+    Args:
+        path: of the file.
+        names: of the functions.
+
+    Returns:
+        a copy of the file as it was.
+
+    Raises:
+        LatteError: the file cannot be read or written.
+    """
+    text = without_entries(text_of(path), names, path)
+    kept = keep_earlier(path)
+    write_checked(path, text)
+    return kept
+
+
+def keep_earlier(path: Path) -> Path:
+    """Copy a file beside itself, to a name that is free: what is there under such a name stays.
+
+    Raises:
+        LatteError: it cannot be read, or the copy written.
+    """
+    names = (f"{path.name}{EARLIER}{f'.{number}' if number > 1 else ''}" for number in count(1))
+    copy = next(each for each in map(path.with_name, names) if not each.exists())
+    try:
+        write_whole(copy, path.read_bytes())
+    except OSError as error:
+        raise LatteError(f"{path} cannot be copied to {copy}: {error.strerror}") from error
+    return copy
 
 
 def text_of(path: Path) -> str:
@@ -157,7 +200,7 @@ def write_checked(path: Path, text: str) -> None:
     Raises:
         RecipeError: the text is not one; the file is as it was.  LatteError: it cannot be written.
     """
-    _parts(text, path)
+    TableText.of(text, path)
     try:
         write_whole(path, text.encode())
     except OSError as error:
@@ -177,99 +220,51 @@ def _empty(entry: NewEntry) -> str:
 
 
 def with_entry(text: str, entry: NewEntry, path: Path) -> str:
-    """The text of a file with one more entry.
+    """The text of a file with one more entry; one for the same nests and target makes way.
 
     Raises:
         RecipeError: it is not a recipe of entries.
     """
-    functions, calls, start, end = _parts(text, path)
-    same = (name for name, call in calls.items() if _is_same(call, entry))
-    names = {name for name in same if name.partition("_")[0] == entry.phase}
-    text = text[:start] + _table([*(call for name, call in calls.items() if name not in names)]) + text[end:]
-    text = _without(text, names)
-    taken = {*functions} - names
+    table = TableText.of(text, path)
+    same = _same(table, entry)
+    taken = {*table.functions, *table.entries} - {*same}
     number = next(n for n in range(1, len(taken) + 2) if f"{entry.phase}_{n}" not in taken)
     name = f"{entry.phase}_{number}"
-    _, calls, start, end = _parts(text, path)
-    table = _table([*calls.values(), _call(name, entry)])
-    return text[:start].rstrip() + "\n\n\n" + _function(name, entry) + "\n\n\n" + table + text[end:]
+    function = _function(name, entry)
+    call = _call(name, entry, digest(function))
+    for other in same[1:]:
+        table = TableText.of(table.without_entry(other), path)
+    text = table.with_entry_for(same[0], call) if same else table.with_entry(call)
+    return TableText.of(without_functions(text, same), path).before_table(function)
 
 
-def without_entries(text: str, names: Sequence[str], path: Path) -> str:
-    """The text of a file without the entries of these functions."""
-    _, calls, start, end = _parts(text, path)
-    kept = [call for name, call in calls.items() if name not in names]
-    return _without(text[:start] + _table(kept) + text[end:], set(names))
+def without_entries(text: str, names: Collection[str], path: Path) -> str:
+    """The text of a file without the entries of these functions, and without the functions.
+
+    Raises:
+        RecipeError: it is not a recipe of entries.
+    """
+    table = TableText.of(text, path)
+    for name in [each for each in table.entries if each in names]:
+        table = TableText.of(table.without_entry(name), path)
+    return without_functions(table.text, names)
 
 
-def _parts(text: str, path: Path) -> tuple[list[str], dict[str, str], int, int]:
-    """The names of a file's functions; function → the text of its entry; where the table begins and ends."""
-    try:
-        body = parsed(text.encode(), str(path)).body
-    except (SyntaxError, ValueError) as error:
-        raise RecipeError(f"is not Python: {error}", location=str(path)) from error
-    tables = [node for node in body if isinstance(node, ast.Assign) and _names(node) == [NAME]]
-    if not tables or not isinstance(tables[-1].value, (ast.Tuple, ast.List)):
-        raise RecipeError(
-            f"is a recipe without {NAME}, to which nothing is added",
-            location=str(path),
-            way_out="--out names another folder, or move the file",
-        )
-    table = tables[-1]
-    calls: dict[str, str] = {}
-    for element in table.value.elts:  # type: ignore[attr-defined]
-        segment = ast.get_source_segment(text, element) or ""
-        first = element.args[0] if isinstance(element, ast.Call) and element.args else None
-        calls[first.id if isinstance(first, ast.Name) else segment] = segment
-    functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
-    return functions, calls, _offset(text, table.lineno), _offset(text, (table.end_lineno or table.lineno) + 1)
+def _same(table: TableText, entry: NewEntry) -> list[str]:
+    """The functions of entries for the same phase, nests and target: entries are used with any number of threads."""
+    wanted = entry.phase, entry.target, entry.nests
+    found = ((name, table.given(name)) for name in table.entries)
+    return [
+        name for name, given in found if (name.partition("_")[0], given.get("target"), given.get("nests")) == wanted
+    ]
 
 
-def _names(node: ast.Assign) -> list[str]:
-    return [target.id for target in node.targets if isinstance(target, ast.Name)]
-
-
-def _offset(text: str, line: int) -> int:
-    return sum(map(len, _lines(text)[: line - 1]))
-
-
-def _lines(text: str) -> list[str]:
-    """With their ends: those that Python counts, and not, as ``str.splitlines``, form feeds."""
-    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
-
-
-def _without(text: str, names: set[str]) -> str:
-    """A text without functions, and the empty lines before them."""
-    lines = _lines(text)
-    for node in reversed(ast.parse(text).body):
-        if isinstance(node, ast.FunctionDef) and node.name in names:
-            start = min([node.lineno, *(each.lineno for each in node.decorator_list)]) - 1
-            while start and not lines[start - 1].strip():
-                start -= 1
-            del lines[start : node.end_lineno]
-    return "".join(lines)
-
-
-def _is_same(call: str, entry: NewEntry) -> bool:
-    """Whether an entry of a file is for the same nests and target: entries are used with any number of threads."""
-    node = ast.parse(call, mode="eval").body
-    if not isinstance(node, ast.Call):
-        return False
-    given = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
-    return (given.get("target"), given.get("nests")) == (entry.target, entry.nests)
-
-
-def _table(calls: Sequence[str]) -> str:
-    rows = "".join(f"{INDENT}{call},\n" for call in calls)
-    return f"{NAME} = (\n{rows})\n" if rows else f"{NAME} = ()\n"
-
-
-def _call(name: str, entry: NewEntry) -> str:
+def _call(name: str, entry: NewEntry, written: str) -> str:
     sizes = ", ".join(f"{_quoted(buffer)}: {shape!r}" for buffer, shape in entry.sizes.items())
     ms = ", ".join(f"{_quoted(beside)}: {value:.4g}" for beside, value in entry.ms.items())
     lines = [
         f"target={_quoted(entry.target)}, threads={entry.threads}, ms={{{ms}}},",
-        f"nests={_quoted(entry.nests)}, form={_quoted(entry.form)},",
+        f"nests={_quoted(entry.nests)}, form={_quoted(entry.form)}, written={_quoted(written)},",
         f"sizes={{{sizes}}},",
     ]
     inside = "".join(f"{2 * INDENT}{line}\n" for line in lines)
@@ -292,14 +287,3 @@ def _written(command: Recorded) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{text}"'
-
-
-def entries_of(folder: Path) -> Iterator[tuple[Path, Entry]]:
-    """The entries of a folder's recipes.
-
-    Raises:
-        RecipeError: a file cannot be read.
-    """
-    for path in sorted(folder.glob("*.py")):
-        for entry in read_recipe(path).entries:
-            yield path, entry

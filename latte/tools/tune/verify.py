@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,56 +10,97 @@ from latte.autodiff.differentiated import differentiate
 from latte.frontend.lowered import lower_layers
 from latte.planning.plan import make_plan
 from latte.tools.net_files import load_net
-from latte.tools.tune.files import entries_of, text_of, without_entries, write_checked
+from latte.tools.tune.files import drop_entries
 from latte.tools.tune.session import FINAL_RUNS
-from swirl.errors import CommandError, LatteError
-from swirl.schedule.command_log import EntryUse
+from swirl.errors import CommandError, LatteError, RecipeError
+from swirl.schedule.command_log import EntryUse, shown
 from swirl.schedule.entries import Entry, key_of
+from swirl.schedule.files import read_recipe
 from swirl.schedule.kept_schedules import KeptSchedules
 from swirl.schedule.memo import Memos
+from swirl.schedule.recipe import Recipe, Schedule
 from swirl.target.machine import resolve_target, why_not
-from swirl.target.targets import TARGETS
+from swirl.target.targets import TARGETS, Target
+from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.evaluation import Evaluator
-from swirl.tune.log import MEASURED, SubjectLine, commands_of, read_log, subject_of
+from swirl.tune.log import FILE, MEASURED, Line, SubjectLine, commands_of, read_log, subject_of
+
+HOLDS, FAILS, LEGAL, UNKNOWN = "holds", "fails", "legal", "not verified"
+"""Verdicts: it is legal, right and faster; it is not; its commands apply, but this machine does not run its target; the
+log has nothing that it could be measured beside."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to become of an entry.
+    """What an entry is.
 
     Args:
-        keep: whether it stays.
+        name: of it: :data:`HOLDS` and its like.
         told: why.
     """
 
-    keep: bool
+    name: str
     told: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.told}"
 
-def verify(folder: Path, file: Path | None, target: str | None, tell: Callable[[str], None]) -> None:
-    """Measure the entries of a folder again, beside the schedules that they were found beside, and take out those that
-    are refused, compute something else, or are not faster.
+
+def verify(folder: Path, file: Path | None, target: str | None, drop: bool, tell: Callable[[str], None]) -> bool:
+    """Measure the entries of a folder again, beside the schedules that they were found beside. Nothing is changed,
+    unless it is asked for: what fails may be what somebody has just edited.
 
     Args:
         folder: of recipes of entries, with their log.
-        file: of a net: entries that are stale for it are taken out, too.
-        target: only entries for it; by default all that this machine runs.
-        tell: is told of each entry.
+        file: of a net: entries that are stale for it fail, too.
+        target: only entries for it; by default all.
+        drop: whether entries that fail are removed, with their functions; of a file, the text as it was is kept.
+        tell: is told of each entry, and of what is removed.
+
+    Returns:
+        whether nothing is left that fails, or cannot be verified.
 
     Raises:
         CommandError: there are no entries.  LatteError: a file cannot be read or written.
     """
-    found = [(path, entry) for path, entry in entries_of(folder) if target in (None, entry.target)]
-    if not found:
+    found, unread = _entries(folder, target)
+    if not found and not unread:
         raise CommandError(f"{folder} has no entries{f' for {target}' if target else ''}")
+    for path, error in unread.items():
+        tell(f"{path.name}: {FAILS}: {error}")
     stale = {_place(use): use for use in _stale(file, folder, target)} if file is not None else {}
-    lines = [line for line in read_log(folder) if isinstance(line, SubjectLine)]
+    lines = list(read_log(folder))
+    verdicts: list[Verdict] = []
+    failing: dict[Path, list[str]] = {}
     for path, entry in found:
         use = stale.get(_place(entry))
-        verdict = Verdict(False, f"stale: {use.told}") if use is not None else _verdict(entry, lines)
-        tell(f"{path.name} {entry.name}, {entry.target}: {'' if verdict.keep else 'taken out: '}{verdict.told}")
-        if not verdict.keep:
-            write_checked(path, without_entries(text_of(path), [entry.name], path))
+        verdict = Verdict(FAILS, f"stale: {use.told}") if use is not None else _verdict(path, entry, lines)
+        tell(f"{path.name} {entry.name}, {entry.target}: {verdict}")
+        verdicts.append(verdict)
+        if verdict.name == FAILS:
+            failing.setdefault(path, []).append(entry.name)
+    counts = {name: sum(verdict.name == name for verdict in verdicts) for name in (HOLDS, LEGAL, FAILS, UNKNOWN)}
+    tell(", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing was verified")
+    if drop:
+        for path, names in failing.items():
+            kept = drop_entries(path, names)
+            tell(f"removed from {path}: {', '.join(names)}; {kept} is the file as it was")
+    elif failing:
+        files = " and ".join(map(str, failing))
+        tell(f"nothing is removed: edit {files}, or --verify {folder} --drop removes what fails")
+    return not unread and not counts[UNKNOWN] and (drop or not failing)
+
+
+def _entries(folder: Path, target: str | None) -> tuple[list[tuple[Path, Entry]], dict[Path, RecipeError]]:
+    """The entries of a folder's recipes; and files that cannot be read."""
+    found: list[tuple[Path, Entry]] = []
+    unread: dict[Path, RecipeError] = {}
+    for path in sorted(folder.glob("*.py")):
+        try:
+            found += [(path, entry) for entry in read_recipe(path).entries if target in (None, entry.target)]
+        except RecipeError as error:
+            unread[path] = error
+    return found, unread
 
 
 def _stale(file: Path, folder: Path, target: str | None) -> Iterator[EntryUse]:
@@ -75,28 +116,49 @@ def _place(of: Entry | EntryUse) -> tuple[Path, str]:
     return Path(of.location.rpartition(":")[0]).absolute(), of.name
 
 
-def _verdict(entry: Entry, lines: list[SubjectLine]) -> Verdict:
+def _verdict(path: Path, entry: Entry, lines: Sequence[Line]) -> Verdict:
     target = TARGETS[entry.target]
     missing = why_not(target)
+    made_for = target if missing is not None else resolve_target(entry.target)
+    found = _measured_beside(entry, lines, made_for)
+    if found is None:
+        return Verdict(UNKNOWN, f"{FILE} has no line for its nests, which says what to measure it beside")
+    line, subject = found
+    known = subject.after(commands_of(line.known))
+    try:
+        candidate = _candidate(path, entry, subject)
+    except LatteError as error:
+        return Verdict(FAILS, str(error))
+    if candidate.key == known.key:
+        return Verdict(FAILS, "it is the schedule that there is without it")
     if missing is not None:
-        return Verdict(True, f"not measured: {missing}")
-    made_for = resolve_target(entry.target)
+        return Verdict(LEGAL, f"not measured: {missing}")
+    with Evaluator(subject, known, entry.threads or line.threads, line.items) as evaluator:
+        (timed,) = evaluator.measure([candidate], FINAL_RUNS)
+    if timed.outcome != MEASURED or timed.ratio is None:
+        return Verdict(FAILS, f"{timed.outcome}: {timed.told}")
+    return Verdict(HOLDS if timed.ratio < 1 else FAILS, f"{1 / timed.ratio:.2f} times as fast as without it")
+
+
+def _measured_beside(entry: Entry, lines: Sequence[Line], target: Target) -> tuple[SubjectLine, Subject] | None:
+    """The last line of the log with the nests of an entry, and these."""
     for line in reversed(lines):
-        if (line.target, line.phase) != (entry.target, entry.phase):
-            continue
-        subject = subject_of(line, made_for)
-        if key_of(subject.program) != entry.nests:
-            continue
-        known = subject.after(commands_of(line.known))
-        try:
-            candidate = subject.by(entry.function)
-        except LatteError as error:
-            return Verdict(False, error.message)
-        if candidate.key == known.key:
-            return Verdict(False, "it is the schedule that there is without it")
-        with Evaluator(subject, known, entry.threads or line.threads, line.items) as evaluator:
-            (timed,) = evaluator.measure([candidate], FINAL_RUNS)
-        if timed.outcome != MEASURED or timed.ratio is None:
-            return Verdict(False, timed.told)
-        return Verdict(timed.ratio < 1, f"{1 / timed.ratio:.2f} times as fast as without it")
-    return Verdict(True, "not measured: the log has no line for it")
+        if isinstance(line, SubjectLine) and (line.target, line.phase) == (entry.target, entry.phase):
+            subject = subject_of(line, target)
+            if key_of(subject.program) == entry.nests:
+                return line, subject
+    return None
+
+
+def _candidate(path: Path, entry: Entry, subject: Subject) -> Candidate:
+    """What the function of an entry makes of its nests.
+
+    Raises:
+        LatteError: a command is refused, or the function raises something.
+    """
+    recipe = Recipe(shown(str(path)), {entry.phase: entry.function}, path=path)
+
+    def applied(s: Schedule, _: Target) -> None:
+        recipe.apply(s, [entry.phase])
+
+    return subject.by(applied)

@@ -13,12 +13,12 @@ from typing import Any
 from latte.net import Net
 from latte.tools.net_files import load_net
 from latte.tools.synthetic_data import synthetic_batch
-from latte.tools.tune.accept import Comparison, compare_nets
+from latte.tools.tune.accept import Comparison, compare_nets, has_loss
 from latte.tools.tune.files import NewEntry, new_entry, write_entries
 from latte.tools.tune.schemes import TTILE, with_schemes
 from latte.tools.tune.session import Found, Known, Machine, search
 from latte.tools.tune.subjects import Left, Tunable, tunables
-from swirl.errors import LatteError
+from swirl.errors import CommandError, LatteError
 from swirl.schedule.recipe import DEFAULT_SCHEDULE
 from swirl.tune.log import Log
 
@@ -91,9 +91,13 @@ def planned(
         tell: is told of what the user should know.
 
     Raises:
-        CommandError, LatteError: see :func:`latte.tools.tune.subjects.tunables`.
+        CommandError, LatteError: see :func:`latte.tools.tune.subjects.tunables`; or a phase is asked for that no step
+            of the net has.
     """
-    found, left = tunables(net, machine.target, machine.threads, options.layers, options.phases)
+    phases = _phases(net, options.phases)
+    found, left = tunables(net, machine.target, machine.threads, options.layers, phases)
+    if not has_loss(net):
+        tell("the net has no loss: it is tuned for inference, which has the commands for forward")
     if options.method == TTILE:
         with_spaces = [with_schemes(each, machine, options.out) for each in found]
         found = [each for each, _ in with_spaces]
@@ -114,6 +118,23 @@ def planned(
             weighed.append(Slice(each, 0.0, share, seconds * (1 - share)))
     weighed.sort(key=lambda each: -each.weight)
     return list(_sliced(weighed, budget)), left
+
+
+def _phases(net: Net, asked: Collection[str]) -> Collection[str]:
+    """The phases that are searched, empty for all: of a net without a loss, those that inference has commands of.
+
+    Raises:
+        CommandError: others are asked for, in which nothing would be measured.
+    """
+    if has_loss(net):
+        return asked
+    unused = [phase for phase in asked if phase != "forward"]
+    if unused:
+        raise CommandError(
+            f"the net has no loss, from which {unused[0]} would start: no step of it can be measured",
+            way_out="give the net a loss layer, as for training; or --phase forward, which inference follows",
+        )
+    return ("forward",)
 
 
 def _sliced(weighed: Sequence[Slice], budget: float) -> Iterator[Slice]:
@@ -181,8 +202,9 @@ def entries_of(
 
 def accepted(
     entries: Sequence[NewEntry], options: Options, machine: Machine, tell: Callable[[str], None]
-) -> tuple[list[NewEntry], Comparison | None]:
-    """Those of the entries with which the whole net is faster: all of them, or the half that gains most, and so on.
+) -> tuple[list[NewEntry], tuple[Comparison, ...]]:
+    """Those of the entries with which the whole net is faster, in training if it has a loss, and not slower in
+    inference: all of them, or the half that gains most, and so on.
 
     Returns:
         the entries, none if the net does not gain; and what was measured.
@@ -190,7 +212,6 @@ def accepted(
     seconds = min(ACCEPTING[0] * options.budget, ACCEPTING[1])
     base = options.out if any(options.out.glob("*.py")) else None
     kept = list(entries)
-    comparison = None
     while kept:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
@@ -198,15 +219,18 @@ def accepted(
                 shutil.copy(path, folder)
             write_entries(folder, kept)
             try:
-                comparison = compare_nets(
+                first, *others = compare_nets(
                     options.file, folder, base, machine.target.name, machine.threads, seconds, options.choices
                 )
             except LatteError as error:
                 tell(f"with {len(kept)} of the schedules found: {error}")
-            else:
-                if comparison.gains:
-                    return kept, comparison
-                told = f"a {comparison.step} step is {comparison.ratio:.3f} times as fast"
-                tell(f"with {len(kept)} of the schedules found {told}")
-        kept = kept[: len(kept) // 2]
-    return [], comparison
+                kept = kept[: len(kept) // 2]
+                continue
+        slower = [each for each in others if each.loses]
+        if first.gains and not slower:
+            return kept, (first, *others)
+        tell(f"with {len(kept)} of the schedules found {', '.join(map(str, [first, *slower]))}")
+        # Inference has the commands for forward.
+        rest = [each for each in kept if each.phase != "forward"] if first.gains else []
+        kept = rest if 0 < len(rest) < len(kept) else kept[: len(kept) // 2]
+    return [], ()
