@@ -204,13 +204,23 @@ class Function:
             for shape, many, form in bound.gradients
         ]
 
-    def check(self, inputs: Sequence[Tensor]) -> None:
-        """Refuse inputs that do not fit.
+    def check(self, inputs: Sequence[Tensor], parameters: Sequence[Tensor], states: Sequence[Tensor]) -> None:
+        """Refuse what kernels would misread.
 
         Raises:
-            DataError: wrong number, shape, type or device, or different numbers of items.
+            DataError: wrong number, shape, type or device of inputs, or different numbers of items; parameters or
+                running statistics that have another shape or type than they were declared with.
         """
         self.declared.check_number(len(inputs))
+        kinds = {inputs[0].dtype if inputs[0].is_floating_point() else parameters[0].dtype if parameters else None}
+        for specs, tensors in ((self.declared.parameters, parameters), (self.declared.states, states)):
+            for (name, spec), tensor in zip(specs.items(), tensors, strict=True):
+                if tuple(tensor.shape) != spec.shape or (tensor.is_floating_point() and tensor.dtype not in kinds):
+                    raise DataError(
+                        f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype}, and was declared with shape "
+                        f"{spec.shape}, of the type of the inputs",
+                        way_out="copy values into the parameter that is there: parameter.data.copy_(values)",
+                    )
         for number, (given, known) in enumerate(zip(inputs, self.declared.inputs, strict=True)):
             if given.device.type != "cpu":
                 raise DataError(
@@ -270,7 +280,7 @@ class Function:
         addresses, copies = [], []
         for tensor, (what, form) in zip(brought, bound.brought[phase], strict=True):
             address = tensor.data_ptr()
-            if address % ALIGNMENT or not tensor.is_contiguous(memory_format=form):
+            if address and (address % ALIGNMENT or not tensor.is_contiguous(memory_format=form)):  # else not needed
                 copies.append(self._copied(what, tensor, form))
                 address = copies[-1].data_ptr()
             addresses.append(address)

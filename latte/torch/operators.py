@@ -37,7 +37,7 @@ def inference(
     inputs: list[Tensor], parameters: list[Tensor], states: list[Tensor], function: int, capacity: int
 ) -> list[Tensor]:
     found = function_of(function)
-    found.check(inputs)
+    found.check(inputs, parameters, states)
     return found.forward(inputs, parameters, states, 0, found.variant("inference", inputs, parameters, capacity))
 
 
@@ -53,7 +53,7 @@ def _forward(
     of_inputs: bool,
 ) -> list[Tensor]:
     found = function_of(function)
-    found.check(inputs)
+    found.check(inputs, parameters, states)
     variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
     return found.forward(inputs, parameters, states, _number(seed), variant)
 
@@ -104,7 +104,7 @@ for _name, _kernel in {"inference": inference, "forward": _forward, "backward": 
 @torch.library.register_fake("latte::inference", lib=_LIBRARY)
 def _inference_shapes(inputs: Any, parameters: Any, states: Any, function: int, capacity: int) -> list[Tensor]:
     found = function_of(function)
-    found.check(inputs)
+    found.check(inputs, parameters, states)
     variant = found.variant("inference", inputs, parameters, capacity)
     return found.new_results(inputs[0].shape[0], states, found.bound(variant, inputs[0].shape[0]))
 
@@ -122,7 +122,7 @@ def _forward_shapes(
     of_inputs: bool,
 ) -> list[Tensor]:
     found = function_of(function)
-    found.check(inputs)
+    found.check(inputs, parameters, states)
     variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
     return found.new_results(inputs[0].shape[0], states, found.bound(variant, inputs[0].shape[0]))
 

@@ -379,6 +379,18 @@ def test_nothing_is_read_after_the_last_item(build: Any, target: str, items: int
     assert not ours.report.copied
 
 
+def test_channels_last_whose_backward_does_not_need_the_output() -> None:
+    ours = latte.torch.module(lambda net, x: ConvLayer(net, x, num_filters=4, kernel=3, pad=1), [SHAPE])
+    x = tensor(3).detach().to(memory_format=torch.channels_last).requires_grad_()
+    y = ours(x)
+    y.backward(torch.ones_like(y))
+    like = x.detach().clone().requires_grad_()
+    weights, bias = ours.conv1.weights, ours.conv1.bias.flatten()
+    nn.functional.conv2d(like, weights, bias, padding=1).backward(torch.ones_like(y))
+    close(x.grad, like.grad)
+    assert not ours.report.copied
+
+
 # --- refused --------------------------------------------------------------------------------------------------
 def test_what_is_refused() -> None:
     ours, x = module(), tensor()
@@ -393,6 +405,12 @@ def test_what_is_refused() -> None:
         ours(torch.ones(4, *SHAPE, dtype=torch.int64))
     with pytest.raises(DataError, match="computes in float32, or all in float64"):
         ours(x.double())
+    other = module(noisy)
+    other.batch_norm1.running_mean = torch.zeros(2)  # kernels would write after its end
+    with pytest.raises(DataError, match=r"batch_norm1\.running_mean has shape \(2,\)"):
+        other(x)
+    with pytest.raises(DataError, match=r"swish1\.beta has shape \(3,\)"):
+        torch.func.functional_call(ours, {"swish1.beta": torch.ones(3)}, (x,))
     (found,) = torch.autograd.grad(ours(x).square().sum(), x, create_graph=True)
     with pytest.raises(TrainingError, match="gradients of gradients do not go through a Latte module"):
         found.sum().backward()
