@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -25,7 +24,7 @@ class Calls:
     """The kernels of a net, to be called as a function of memory.
 
     What belongs to a call is in memory that the call brings: a net may be called again before the backward of an
-    earlier call. Several threads may call; they wait for each other.
+    earlier call. Several threads may call; those of one runner wait for each other.
 
     Args:
         graph: of the net; its setting ``given`` says what calls bring.
@@ -59,7 +58,6 @@ class Calls:
         self._buffers = _buffers(compiled, plan)
         self._order = execution_order(compiled)
         self.touched = {phase: {n for s in steps for n in _table(s)} for phase, steps in self._order.items()}
-        self._lock = threading.Lock()
         self._items = 0
         self._own = self._constants(graph, batch_size)
         known = {*chain.from_iterable(brought.values()), *self._own}
@@ -79,7 +77,7 @@ class Calls:
             items: of the call, at most ``batch_size``.
             seed: of its random numbers: the same for its ``backward``.
         """
-        with self._lock:
+        with self._runner.lock:
             if items != self._items:
                 self._set_items(items)
             if "net.seed" in self._own:

@@ -14,6 +14,7 @@ from latte.layers.data import MemoryDataLayer
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import DataEnsemble, in_python, is_loss
 from latte.model.neuron import FieldSpec
+from latte.model.source_location import user_location
 from latte.net import Net
 from swirl.errors import DataError, DeclarationError
 
@@ -190,4 +191,8 @@ class Declared:
         """
         if given != len(self.inputs):
             shapes = ", ".join(str(each.shape) for each in self.inputs)
-            raise DataError(f"this module takes {len(self.inputs)} inputs, not {given}", way_out=f"of shapes {shapes}")
+            raise DataError(
+                f"this module takes {len(self.inputs)} inputs, not {given}",
+                location=user_location(),
+                way_out=f"of shapes {shapes}",
+            )

@@ -18,7 +18,7 @@ from latte.compiling import Gradients, compile_calls
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import is_loss
 from latte.model.frozen import Frozen
-from latte.model.source_location import Located
+from latte.model.source_location import Located, user_location
 from latte.runtime.calls import Calls
 from latte.runtime.report import CompileReport, sum_of_reports
 from latte.torch.declared import Build, Declared, Input
@@ -194,7 +194,7 @@ class Function:
         if variant.purpose != "inference":
             found.append(torch.empty(bound.calls.saved, dtype=torch.uint8))
         if variant.purpose == "training":
-            found += [torch.empty_like(state) for state in states]
+            found += [torch.empty(state.shape, dtype=state.dtype) for state in states]
         return found
 
     def new_gradients(self, items: Any, bound: Bound) -> list[Tensor]:
@@ -212,31 +212,40 @@ class Function:
                 running statistics that have another shape or type than they were declared with.
         """
         self.declared.check_number(len(inputs))
-        kinds = {inputs[0].dtype if inputs[0].is_floating_point() else parameters[0].dtype if parameters else None}
-        for specs, tensors in ((self.declared.parameters, parameters), (self.declared.states, states)):
-            for (name, spec), tensor in zip(specs.items(), tensors, strict=True):
-                if tuple(tensor.shape) != spec.shape or (tensor.is_floating_point() and tensor.dtype not in kinds):
-                    raise DataError(
-                        f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype}, and was declared with shape "
-                        f"{spec.shape}, of the type of the inputs",
-                        way_out="copy values into the parameter that is there: parameter.data.copy_(values)",
-                    )
         for number, (given, known) in enumerate(zip(inputs, self.declared.inputs, strict=True)):
-            if given.device.type != "cpu":
+            if given.device.type != "cpu" or given.layout != torch.strided:
                 raise DataError(
-                    f"input {number} is on {given.device}, and Latte computes on the CPU", way_out='x.to("cpu")'
+                    f"input {number} is {given.layout} on {given.device}: Latte computes with dense tensors on the CPU",
+                    location=user_location(),
+                    way_out='x.to("cpu"), x.to_dense()',
                 )
-            if tuple(given.shape[1:]) != known.shape or given.dim() != len(known.shape) + 1:
+            if given.dim() != len(known.shape) + 1 or tuple(given.shape[1:]) != known.shape:
                 raise DataError(
                     f"input {number} has shape {tuple(given.shape)}, and this module was declared for "
                     f"(items, {', '.join(map(str, known.shape))})",
+                    location=user_location(),
                     way_out="a module has one shape; make another one for another shape",
                 )
-            if (known.dtype == "int32") == (given.is_floating_point() or given.is_complex()):
+            if given.is_complex() or (known.dtype == "int32") == given.is_floating_point():
                 needed = "whole numbers" if known.dtype == "int32" else "float32 (or float64)"
-                raise DataError(f"input {number} is {given.dtype}, and this module was declared for {needed}")
+                raise DataError(
+                    f"input {number} is {given.dtype}, and this module was declared for {needed}",
+                    location=user_location(),
+                )
             if given.shape[0] != inputs[0].shape[0]:
-                raise DataError(f"inputs have {inputs[0].shape[0]} and {given.shape[0]} items")
+                raise DataError(
+                    f"inputs have {inputs[0].shape[0]} and {given.shape[0]} items", location=user_location()
+                )
+        double = _is_double(inputs, parameters)
+        for specs, tensors in ((self.declared.parameters, parameters), (self.declared.states, states)):
+            for (name, spec), tensor in zip(specs.items(), tensors, strict=True):
+                wanted = torch.float64 if double and spec.dtype == "float32" else getattr(torch, spec.dtype)
+                if tensor.dtype != wanted or tuple(tensor.shape) != spec.shape:
+                    raise DataError(
+                        f"{name} has shape {tuple(tensor.shape)} and type {tensor.dtype}, not {spec.shape}, {wanted}",
+                        location=user_location(),
+                        way_out="set its values, not another tensor: parameter.data.copy_(values)",
+                    )
 
     def check_gradients(self, inputs: Sequence[Tensor]) -> None:
         """Refuse inputs whose gradients would not be those that PyTorch expects.
@@ -247,7 +256,9 @@ class Function:
         for number, (given, label) in enumerate(zip(inputs, self._labels, strict=False)):
             if label and given.requires_grad and torch.is_grad_enabled():
                 raise DataError(
-                    f"input {number} is read as a label, of which Latte computes no gradient", way_out="x.detach()"
+                    f"input {number} is read as a label, of which Latte computes no gradient",
+                    location=user_location(),
+                    way_out="x.detach()",
                 )
 
     # --- memory ---------------------------------------------------------------------------------------------
@@ -268,7 +279,10 @@ class Function:
         low, high = (int(end) for end in torch.aminmax(given))
         least, most = (0, below - 1) if below is not None else (-(2**31), 2**31 - 1)
         if low < least or high > most:
-            raise DataError(f"input {number} has {low if low < least else high}: it must be from {least} to {most}")
+            raise DataError(
+                f"input {number} has {low if low < least else high}: it must be from {least} to {most}",
+                location=user_location(),
+            )
         if given.dtype == torch.int32:
             return given
         self.report.copied[f"input {number}: {given.dtype} to torch.int32"] += 1
@@ -309,7 +323,7 @@ class Function:
             not x.is_contiguous() and x.dim() in CHANNELS_LAST and x.is_contiguous(memory_format=CHANNELS_LAST[x.dim()])
             for x in inputs
         )
-        double = any(x.dtype == torch.float64 for x in (*inputs, *parameters))
+        double = _is_double(inputs, parameters)
         wanted = tuple(wanted) if wanted else (False,) * len(self.parameters)
         return Variant(capacity, purpose, last, wanted, of_inputs, double, self.threads)
 
@@ -325,6 +339,10 @@ class Function:
             with self._lock:
                 made = self._bound.get(variant) or self._compiled(variant)
                 self._bound[variant] = made
+                if not made.calls.fixed:  # what is for fewer items is not needed again
+                    for other in [each for each in self._bound if each.capacity < variant.capacity]:
+                        if replace(other, capacity=variant.capacity) == variant:
+                            del self._bound[other]
         if made.calls.fixed and items not in (0, variant.capacity):
             return self.bound(replace(variant, capacity=items), items)
         return made
@@ -479,6 +497,11 @@ def function_of(number: int) -> Function:
 _NUMBERS = count(1)
 _FUNCTIONS: WeakValueDictionary[int, Function] = WeakValueDictionary()
 """Operators take numbers and tensors: by these they find what they compute."""
+
+
+def _is_double(inputs: Sequence[Tensor], parameters: Sequence[Tensor]) -> bool:
+    """Whether a call is in double precision."""
+    return any(x.dtype == torch.float64 for x in (*inputs, *parameters))
 
 
 @lru_cache

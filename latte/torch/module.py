@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from latte.model.ensemble import Ensemble
 from latte.model.neuron import Neuron
@@ -69,12 +71,15 @@ class Module(nn.Module):
         Raises:
             DataError: they do not fit.
         """
+        _check_tensors(inputs)
         if self._function is None:
-            self._declare_for(inputs)
+            with _DECLARING:
+                if self._function is None:
+                    self._declare_for(inputs)
         if torch.is_autocast_enabled("cpu"):
             inputs = tuple(x.float() if x.is_floating_point() else x for x in inputs)
-        parameters = [getattr(self, group)._parameters[name] for group, name in self._parameter_names]
-        states = [getattr(self, group)._buffers[name] for group, name in self._state_names]
+        parameters = [getattr(getattr(self, group), name) for group, name in self._parameter_names]
+        states = [getattr(getattr(self, group), name) for group, name in self._state_names]
         self._check_types(inputs, parameters)
         if inputs[0].shape[0] > self._capacity:
             self._grow(inputs[0].shape[0])
@@ -143,8 +148,6 @@ class Module(nn.Module):
             raise DataError(
                 f"this module takes {len(given) or 'some'} inputs, not {len(inputs)}", location=user_location()
             )
-        if any(not isinstance(x, Tensor) or x.dim() == 0 for x in inputs):
-            raise DataError("a module takes tensors with the items first", location=user_location())
         self._capacity = max(self._capacity, inputs[0].shape[0])
         kinds = ("float32" if x.is_floating_point() else "int32" for x in inputs)
         known = [
@@ -180,6 +183,9 @@ class Module(nn.Module):
         Raises:
             DataError: other than float32 (or float64, all of them).
         """
+        if None in parameters:
+            group, name = self._parameter_names[parameters.index(None)]
+            raise DataError(f"{group}.{name} is None, and the layer needs it", location=user_location())
         kinds = {x.dtype for x in (*inputs, *parameters) if x.is_floating_point()}
         if len(kinds) > 1 or not kinds <= _TYPES:
             raise DataError(
@@ -305,10 +311,36 @@ class OfLayer:
         return self.kind(net, *sources, **self.options)
 
 
+def _check_tensors(inputs: Sequence[Any]) -> None:
+    """Refuse what is not a batch, and what looks at a module in a way that its kernels do not answer.
+
+    Raises:
+        DataError, TrainingError: with the line of the call.
+    """
+    if not inputs or not all(isinstance(x, Tensor) and x.dim() > 0 for x in inputs):
+        raise DataError("a Latte module takes tensors, the items in their first dimension", location=user_location())
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._are_functorch_transforms_active():
+        raise TrainingError(
+            "transforms of torch.func do not go through a Latte module",
+            location=user_location(),
+            way_out="loss.backward() and torch.autograd.grad do",
+        )
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(x).tangent is not None for x in inputs):
+        raise TrainingError(
+            "forward-mode derivatives do not go through a Latte module",
+            location=user_location(),
+            way_out="loss.backward() and torch.autograd.grad do",
+        )
+
+
 def _owner_and_name(storage: str) -> tuple[str, str]:
     owner, _, name = storage.partition(".")
     return owner, name
 
 
+_DECLARING = threading.Lock()
+"""Held while a module is declared by its first call: several threads may call it."""
 _TYPES = {torch.float32, torch.float64}
 _SEEDS = 2**31 - 1

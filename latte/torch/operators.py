@@ -173,6 +173,7 @@ class _Call(torch.autograd.Function):
         empty = saved.new_empty(0)
         kept = [each if use else empty for each, use in zip(every, known.bound(variant, items).needed, strict=True)]
         ctx.save_for_backward(saved, seed, *kept)
+        ctx.function = known  # lives as long as its backward may be asked for, though nothing else holds the module
         ctx.call = settings, variant.channels_last, items, (first, second, len(tensors)), count
         ctx.mark_non_differentiable(saved, *changed)
         return tuple(found)

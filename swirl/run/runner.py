@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,8 @@ class Runner:
 
     def __init__(self, threads: int | None = None):
         chosen = settings()
+        self.lock = threading.Lock()
+        """For callers in several threads: its team is for one at a time."""
         self.threads = threads if threads is not None else chosen.threads
         self.shared_from = chosen.shared_from
         source = (resources.files("swirl") / "codegen" / "templates" / "runner.cpp").read_text(encoding="utf-8")

@@ -1,10 +1,12 @@
 """Modules of PyTorch made of Latte's layers: values, gradients, states, and what PyTorch does with modules."""
 
 import copy
+import gc
 import io
 import mmap
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -316,6 +318,42 @@ def test_hooks_on_saved_tensors() -> None:
         assert torch.equal(gradient(ours, x), plain)
 
 
+def test_reparametrised_parameters() -> None:
+    ours, x = module(), tensor()
+    plain = ours(x)
+    torch.nn.utils.parametrizations.weight_norm(ours.swish1, "beta")
+    close(ours(x), plain)
+    gradient(ours, x)
+    assert all(p.grad is not None for p in ours.parameters())
+
+
+def test_backward_after_the_module_is_gone() -> None:
+    x = tensor()
+    wanted = gradient(module(), x)
+    x.grad = None
+    y = module()(x)
+    gc.collect()
+    y.square().sum().backward()
+    assert torch.equal(x.grad, wanted)
+
+
+def test_first_calls_of_several_threads() -> None:
+    ours, x, failed = latte.torch.module(swish), tensor(), []
+
+    def run() -> None:
+        try:
+            ours(x)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
 def test_autocast_computes_in_float32() -> None:
     model = nn.Sequential(nn.Conv2d(8, 8, 1), module())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -405,6 +443,16 @@ def test_what_is_refused() -> None:
         ours(torch.ones(4, *SHAPE, dtype=torch.int64))
     with pytest.raises(DataError, match="computes in float32, or all in float64"):
         ours(x.double())
+    for wrong in ((), (3,), (x[0, 0, 0, 0],), ([1.0],)):
+        with pytest.raises(DataError, match="takes tensors, the items in their first dimension") as caught:
+            ours(*wrong)
+        assert Path(__file__).name in str(caught.value)
+    with pytest.raises(DataError, match="complex64"):
+        ours(x.detach().to(torch.complex64))
+    with pytest.raises(TrainingError, match=r"transforms of torch\.func"):
+        torch.func.grad(lambda given: ours(given).sum())(x)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(TrainingError, match="forward-mode derivatives"):
+        ours(torch.autograd.forward_ad.make_dual(x.detach(), torch.ones_like(x)))
     other = module(noisy)
     other.batch_norm1.running_mean = torch.zeros(2)  # kernels would write after its end
     with pytest.raises(DataError, match=r"batch_norm1\.running_mean has shape \(2,\)"):
