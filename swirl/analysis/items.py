@@ -120,6 +120,19 @@ class NestItems:
         """The innermost loop over items around."""
         return next((self.loops[id(node)] for node in reversed(touch.loops) if id(node) in self.loops), None)
 
+    def alone_in_blocks(self) -> dict[int, dict[str, Item]]:
+        """Statements, and loops that are not over items, that touch one item of a block of them, directly in the loop
+        over blocks: the node's id → the items. They are what is left of a loop of one iteration beside copies of
+        others."""
+        found: dict[int, dict[str, Item]] = {}
+        for touch in self.touches:
+            loop = self.leaf_of(touch)
+            if touch.item is not None and touch.item.place.terms and loop is not None and not loop.leaf:
+                inside = touch.loops[[id(node) for node in touch.loops].index(id(loop.node)) + 1 :]
+                node = inside[0] if inside else touch.statement
+                found.setdefault(id(node), {})[touch.item.key] = touch.item
+        return found
+
     # --- finding ----------------------------------------------------------------------------------------------
     def _find_items(self) -> None:
         for touch in self.touches:

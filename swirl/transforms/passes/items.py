@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from swirl.analysis.items import ItemLoop, NestItems, least, program_items
+from swirl.analysis.touches import Item
 from swirl.ir.affine import Affine, affine
 from swirl.ir.buffers import Buffer
 from swirl.ir.item_numbers import FORMULA, ITEMS, NotUniform, capacity
 from swirl.ir.nest import Loop, Program, clones, constant, fresh, loop_of, make_nest
+from swirl.ir.printing import unparse
 from swirl.ir.trees import nodes
 from swirl.ir.validate import validate
 from swirl.transforms.rewrites.loops.one_copy import one_copy
@@ -85,6 +87,7 @@ class _Bounded:
 
     def __init__(self, nest: NestItems, name: str, items: int):
         self.loops, self.items, self.buffers = nest.loops, items, nest.buffers
+        self.alone = nest.alone_in_blocks()
         self.number: ast.expr = ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
 
     def block(self, body: Sequence[ast.stmt], outer: tuple[Loop, ...], sure: bool = False) -> list[ast.stmt]:
@@ -100,14 +103,27 @@ class _Bounded:
         if parts is not None:
             return [ast.If(parts.whole, clones(list(body)), parts.one_by_one)]
         for node in body:
+            made: ast.stmt = node
             if isinstance(node, ast.If):
                 branches = (self.block(branch, outer, sure) for branch in (node.body, node.orelse))
-                result.append(ast.If(node.test, *branches))
+                made = ast.If(node.test, *branches)
             elif isinstance(node, ast.For):
-                result.append(self.loop(node, outer, sure))
-            else:
-                result.append(node)
+                made = self.loop(node, outer, sure)
+            result.append(self._if_there(made, self.alone.get(id(node), {})))
         return result
+
+    def _if_there(self, node: ast.stmt, items: Mapping[str, Item]) -> ast.stmt:
+        """A statement that touches one item of a block, if that exists.
+
+        Raises:
+            NotUniform: it touches several, or declares a local, which others need.
+        """
+        if not items:
+            return node
+        if len(items) > 1 or isinstance(node, ast.AnnAssign):
+            raise NotUniform(f"{unparse(node).splitlines()[0]} is of single items of a block")
+        (item,) = items.values()
+        return ast.If(self._exists(item.place, item.parts), [node], [])
 
     def loop(self, node: ast.For, outer: tuple[Loop, ...], sure: bool) -> ast.stmt:
         """A loop, with a bound if it is over items."""
@@ -136,6 +152,8 @@ class _Bounded:
         """A block of items that exists in part, part by part; None where the statements are not one block: they are
         loops alone, which are looked into, or not all of their loops over items are copies of the same part."""
         if all(isinstance(node, ast.For) and loop_of(node).kind in ("range", "parallel") for node in body):
+            return None
+        if any(id(node) in self.alone for node in body):
             return None
         inside = [self.loops[id(node)] for statement in body for node in nodes(statement) if id(node) in self.loops]
         if any(known.mixing or known.exact or known.outside for known in inside):
