@@ -40,6 +40,17 @@ LEFT = {
         y[n, c, P] = x[n, c, P] * exp(s[n, P])
         s[n, P] = y[n, c, P]
     """,
+    "a local that changes": """
+        d: float32 = s[n, P]
+        d += x[n, c, P]
+        y[n, c, P] = exp(d)
+    """,
+    "a local that a condition changes": """
+        d: float32 = s[n, P]
+        if x[n, c, P] > 0.0:
+            d = x[n, c, P]
+        y[n, c, P] = exp(d)
+    """,
     "in a condition": "y[n, c, P] = x[n, c, P] / s[n, P] if s[n, P] > 0.0 else 0.0",
     "a divisor whose reciprocal may overflow": "y[n, c, P] = x[n, c, P] / s[n, P]",
 }
@@ -79,6 +90,22 @@ def test_few_iterations_and_few_registers() -> None:
     before = of(f"y[n, c, P] = x[n, c, P] * ({many})")
     after = assert_same(before, hoist(before))
     assert after.nests[0].text.count("empty(2, 8)") == 4  # of two registers each
+
+
+TWO_WIDTHS = """
+def nest(y, x, s):
+    for c in range(5):
+        for i in vector(4):
+            y[c, i] = x[c, i] * exp(s[i])
+        for i in vector(8):
+            x[c, i] = y[c, i] * exp(s[i])
+"""
+
+
+def test_loops_of_one_name_and_several_widths() -> None:
+    before = program(TWO_WIDTHS, y=(5, 8), x=(5, 8), s=(8,))
+    after = assert_same(before, hoist(before))
+    assert "empty(4)" in after.nests[0].text and "empty(8)" in after.nests[0].text
 
 
 OF_A_SUM = """

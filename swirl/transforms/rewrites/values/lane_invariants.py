@@ -90,7 +90,7 @@ class _Hoisting:
         self.scope = scope_at(self.nest.body, self.path, self.program.buffers)
         self.changing = changed_in(self.node)
         self.taken = taken_names(self.program, [self.nest])
-        self._known: dict[tuple[str, str], tuple[str, list[Loop]]] = {}
+        self._known: dict[object, str] = {}
         self._registers = 0
 
     def loop(self) -> ast.For:
@@ -137,8 +137,8 @@ class _Hoisting:
         """An element of the array that has the values of an expression; None where there are too many of them."""
         own = [lane for lane in lanes if lane.var in names_in(node)]
         dtype = resolved(dtype, None)
-        key = unparse(node), dtype
-        if key not in self._known or [o.var for o in self._known[key][1]] != [o.var for o in own]:
+        key = unparse(node), dtype, tuple((lane.var, lane.extent) for lane in own)
+        if key not in self._known:
             if own[-1].kind != "vector":
                 return None
             registers = prod(lane.extent or 1 for lane in own[:-1])
@@ -147,14 +147,13 @@ class _Hoisting:
             self._registers += registers
             name = fresh("inverse" if unparse(node).startswith("1.0 /") else "lanes", self.taken)
             self.taken.add(name)
-            self._known[key] = name, own
+            self._known[key] = name
             shape = tuple(lane.extent or 1 for lane in own)
             empty = expr(f"empty({', '.join(map(str, shape))})")
             element = reference(name, [ast.Name(lane.var, ast.Load()) for lane in own], True)
             self.before.append(declare(name, LocalType(dtype, shape), empty))
             self.before += nested(own, [ast.Assign([element], clone(node))])
-        name, _ = self._known[key]
-        return reference(name, [ast.Name(lane.var, ast.Load()) for lane in own])
+        return reference(self._known[key], [ast.Name(lane.var, ast.Load()) for lane in own])
 
 
 class _Values(Transformer):
@@ -181,14 +180,22 @@ class _Values(Transformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         node.value = self.visit(node.value)
+        self._changes(node)
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AugAssign:
         node.value = self.visit(node.value)
+        self._changes(node)
         return node
 
     def visit_If(self, node: ast.If) -> ast.If:
+        self._changes(node)
         return node
+
+    def _changes(self, statement: ast.stmt) -> None:
+        """Locals that a statement changes are no longer what they were declared as."""
+        for name in changed_in(statement) & self.locals.keys():
+            del self.locals[name]
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.IfExp:
         return node  # what is not computed for all lanes stays where it is
