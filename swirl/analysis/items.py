@@ -121,15 +121,25 @@ class NestItems:
         return next((self.loops[id(node)] for node in reversed(touch.loops) if id(node) in self.loops), None)
 
     def alone_in_blocks(self) -> dict[int, dict[str, Item]]:
-        """Statements, and loops that are not over items, that touch one item of a block of them, directly in the loop
-        over blocks: the node's id → the items. They are what is left of a loop of one iteration beside copies of
-        others."""
+        """Statements, and loops that are not over items, that touch one item of a block of them, not its first one,
+        directly in the loop over blocks: the node's id → the items. They are what is left of a loop of one iteration
+        beside copies of others. A loop that is over items for others of its statements counts statement by statement.
+
+        Raises:
+            NotUniform: a condition on such an item is around a loop over items.
+        """
         found: dict[int, dict[str, Item]] = {}
         for touch in self.touches:
             loop = self.leaf_of(touch)
             if touch.item is not None and touch.item.place.terms and loop is not None and not loop.leaf:
-                inside = touch.loops[[id(node) for node in touch.loops].index(id(loop.node)) + 1 :]
-                node = inside[0] if inside else touch.statement
+                depth = [id(node) for node in touch.loops].index(id(loop.node)) + 1
+                if _is_first(touch.item, loop, {loop_of(node).var for node in touch.loops[:depth]}):
+                    continue
+                inside = touch.loops[depth:]
+                whole = (n for n in (*inside, touch.statement) if not any(id(part) in self.loops for part in nodes(n)))
+                node = next(whole, None)
+                if node is None:
+                    raise NotUniform(f"{touch.text} decides on other items of a block")
                 found.setdefault(id(node), {})[touch.item.key] = touch.item
         return found
 
@@ -267,6 +277,24 @@ class NestItems:
                         loop.outside.append(touch)
                     else:
                         loop.mixing.append(touch)
+
+
+def _is_first(item: Item, loop: ItemLoop, around: set[str]) -> bool:
+    """Whether no item of an iteration of a loop over blocks comes before this one: it exists if the block does.
+
+    Args:
+        item: that no loop inside chooses.
+        loop: over blocks.
+        around: the variables of the loop, and of those around it.
+    """
+    for other in loop.items.values():
+        inner = [name for name in other.place.terms if name not in around]
+        parts = least(other.place, loop.ranges, inner)
+        if parts is None or parts[1].terms != item.place.terms or other.parts != item.parts:
+            return False
+        if parts[0] + parts[1].constant < item.place.constant:
+            return False
+    return True
 
 
 def _item_of_part(touch: Touch, buffer: Buffer) -> Item:

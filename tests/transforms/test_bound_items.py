@@ -57,6 +57,23 @@ def results(made: Program, items: int, **given: np.ndarray) -> dict[str, np.ndar
 X = np.arange(8 * 6, dtype=np.float32).reshape(8, 6) - 20
 
 
+@pytest.mark.parametrize("order", ["beside", "in one loop", "a store of its own"])
+def test_one_item_of_a_block_by_itself(order: str) -> None:
+    """What a loop of one iteration leaves beside copies of others."""
+    one = "s[c] += x[n * 4 + 3, c]" if order != "a store of its own" else "y[n * 4 + 3, c] = x[n * 4 + 3, c] * 2.0"
+    copies = "for u in unrolled(3):\n    {}s[c] += x[n * 4 + u, c]"
+    if order == "in one loop":
+        inner = f"for c in range(6):\n    {one}\n    {copies.format('    ')}"
+    else:
+        inner = f"for c in range(6):\n    {one}\nfor c in range(6):\n    {copies.format('    ')}"
+    text = "for n in range(2):\n" + textwrap.indent(inner, "    ")
+    made = bound_items(program(text, x=(8, 6), y=(8, 6), s=(6,)))
+    for items in range(1, 9):
+        got = results(made, items, x=X)
+        ones = [item for item in range(items) if item % 4 < 3 or order != "a store of its own"]
+        assert np.array_equal(got["s"], X[ones].sum(0)), (items, made.text)
+
+
 def test_a_loop_ends_with_the_last_item() -> None:
     made = bound_items(
         program(
