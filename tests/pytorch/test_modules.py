@@ -1,10 +1,14 @@
 """Modules of PyTorch made of Latte's layers: values, gradients, states, and what PyTorch does with modules."""
 
+import ast
 import copy
 import gc
 import io
 import mmap
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -490,8 +494,22 @@ def test_wrong_inputs() -> None:
         latte.torch.layer(Swish, gain=3)
 
 
-def test_one_openmp() -> None:
-    module()(tensor())
-    with open("/proc/self/maps") as maps:
-        found = {line.split()[-1] for line in maps if "gomp" in line or "iomp" in line}
-    assert len(found) == 1, found
+ONE_OPENMP = """
+from tests.pytorch.test_modules import module, tensor
+from latte import FullyConnectedLayer, MemoryDataLayer, Net
+module()(tensor())
+net = Net(2)
+FullyConnectedLayer(net, MemoryDataLayer(net, (3,)), 4)
+net.compile()
+print({line.split()[-1] for line in open("/proc/self/maps") if "gomp" in line or "iomp" in line})
+"""
+
+
+@pytest.mark.parametrize("first", ["import torch", "import latte; latte.Net(1)"])
+def test_one_openmp(first: str) -> None:
+    """In a process of its own: other packages bring theirs."""
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    command = [sys.executable, "-c", f"{first}\n{ONE_OPENMP}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert len(ast.literal_eval(done.stdout.splitlines()[-1])) == 1, done.stdout

@@ -33,6 +33,7 @@ SETTERS = {
     "swirl/schedule/queries.py": "the table, to be asked",
     "swirl/codegen/physical.py": "layouts made physical",
     "latte/runtime/executable.py": "the table, for the memory that is bound",
+    "latte/runtime/calls.py": "the table, for the memory that calls bring",
     "latte/solver/updates.py": "programs of no plan, for parameters as they lie",
 }
 """What may give a buffer a layout, besides the commands on layouts, and copies, which follow those."""
