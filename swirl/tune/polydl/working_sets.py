@@ -18,13 +18,15 @@ What the paper leaves open is decided here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import islpy as isl
 
 from swirl.analysis.accesses import Access
-from swirl.analysis.dependences import pins, touching
+from swirl.analysis.dependences import pinned, touching
 from swirl.analysis.sets import NotProved, limited, set_of
 from swirl.ir.nest import Loop, Program
 from swirl.tune.polydl.instances import Placed, Region, Touching, WorkingSet
@@ -98,6 +100,7 @@ class _Relation:
         level: of the common loops, the one that carries it; their number where none does.
         kinds: see :class:`Reuse`.
         constraints: for isl, on the variables of both.
+        equal: variables that are the same in both, by the loops around and by equal subscripts.
     """
 
     source: Placed
@@ -107,6 +110,7 @@ class _Relation:
     level: int
     kinds: tuple[str, ...]
     constraints: tuple[str, ...]
+    equal: frozenset[str]
 
     @property
     def text(self) -> str:
@@ -142,13 +146,16 @@ def _of_pair(source: Placed, target: Placed, a: Access, b: Access) -> Iterator[_
     kinds = tuple(_kinds(a, b))
     constraints = [*touching(first, second, a, b), *first.evaluated(a, "_a"), *second.evaluated(b, "_b")]
     same: list[str] = []
-    for level, loop in enumerate(first.loops[:count]):
-        if not pins(first, second, a, b, {each.var for each in first.loops[:level]}, loop.var):
+    for level in range(count + _comes_later(source, target, count)):
+        loop = first.loops[level] if level < count else None
+        equal = pinned(first, second, a, b, {each.var for each in first.loops[:level]})
+        if loop is None:
+            yield _Relation(source, target, a, b, level, kinds, (*constraints, *same), frozenset(equal))
+        elif loop.var not in equal:
             later = f"{loop.var}_a {'<' if loop.step > 0 else '>'} {loop.var}_b"
-            yield _Relation(source, target, a, b, level, kinds, (*constraints, *same, later))
-        same.append(f"{loop.var}_a = {loop.var}_b")
-    if _comes_later(source, target, count):
-        yield _Relation(source, target, a, b, count, kinds, (*constraints, *same))
+            yield _Relation(source, target, a, b, level, kinds, (*constraints, *same, later), frozenset(equal))
+        if loop is not None:
+            same.append(f"{loop.var}_a = {loop.var}_b")
 
 
 def _kinds(a: Access, b: Access) -> Iterator[str]:
@@ -176,58 +183,84 @@ class _Names:
     """The variables of an instance for isl, in the order of execution: loops that count down have their negatives.
 
     Args:
-        place: of the statement.
+        loops: around the statement, but for those whose variables are named elsewhere.
         suffix: of its variables.
     """
 
-    place: Placed
+    loops: Sequence[Loop]
     suffix: str
 
     @property
     def entries(self) -> list[str]:
         """Of a tuple."""
-        loops = self.place.statement.loops
-        return [each.var + self.suffix if each.step > 0 else f"{each.var}{self.suffix}_down" for each in loops]
+        return [each.var + self.suffix if each.step > 0 else f"{each.var}{self.suffix}_down" for each in self.loops]
 
     @property
     def down(self) -> list[str]:
         """Variables that are not entries themselves."""
-        return [each.var + self.suffix for each in self.place.statement.loops if each.step < 0]
+        return [each.var + self.suffix for each in self.loops if each.step < 0]
 
     def instance(self, values: Sequence[int]) -> Instance:
         """The variables where the entries have values."""
-        loops = self.place.statement.loops
-        return {each.var: value if each.step > 0 else -value for each, value in zip(loops, values, strict=True)}
+        return {each.var: value if each.step > 0 else -value for each, value in zip(self.loops, values, strict=True)}
 
 
-def _set(relation: _Relation, names: Sequence[_Names], more: Sequence[str] = ()) -> str:
-    """The pairs of a relation, for isl."""
-    entries = [entry for each in names for entry in each.entries]
-    down = [variable for each in names for variable in each.down]
-    parts = [*relation.constraints, *(f"{variable}_down = -{variable}" for variable in down), *more]
-    inside = " and ".join(parts or ["1 = 1"])
-    bound = f"exists {', '.join(down)} : " if down else ""
-    return f"{{ [{', '.join(entries)}] : {bound}{inside} }}"
+@dataclass(frozen=True)
+class _Question:
+    """A relation for isl. Variables that are the same in source and target are those of the source."""
 
+    relation: _Relation
 
-def _first_and_last(relation: _Relation) -> tuple[Instance, Instance, Instance] | None:
-    """The first source, its first and its last target; None where there are none.
+    @cached_property
+    def source(self) -> _Names:
+        """Of the first instance."""
+        return _Names(self.relation.source.statement.loops, "_a")
 
-    Raises:
-        NotProved: the question takes too much work.
-    """
-    names = _Names(relation.source, "_a"), _Names(relation.target, "_b")
-    count = len(names[0].entries)
-    with limited() as context:
-        pairs = set_of(context, _set(relation, names))
-        if pairs.is_empty():
-            return None
-        first = _coordinates(pairs.lexmin())
-        targets = pairs
-        for dimension, value in enumerate(first[:count]):
-            targets = targets.fix_val(isl.dim_type.set, dimension, isl.Val.int_from_si(context, value))
-        last = _coordinates(targets.lexmax())
-    return names[0].instance(first[:count]), names[1].instance(first[count:]), names[1].instance(last[count:])
+    @cached_property
+    def target(self) -> _Names:
+        """Of the second one."""
+        return _Names([e for e in self.relation.target.statement.loops if e.var not in self.relation.equal], "_b")
+
+    def text(self, *more: str) -> str:
+        """The pairs, with further constraints."""
+        down = [*self.source.down, *self.target.down]
+        parts = [*self.relation.constraints, *(f"{variable}_down = -{variable}" for variable in down), *more]
+        if self.relation.equal:
+            same = re.compile(rf"\b({'|'.join(sorted(self.relation.equal))})_b\b")
+            parts = [same.sub(r"\1_a", part) for part in parts]
+        inside = " and ".join(dict.fromkeys(parts)) or "1 = 1"
+        bound = f"exists {', '.join(down)} : " if down else ""
+        return f"{{ [{', '.join([*self.source.entries, *self.target.entries])}] : {bound}{inside} }}"
+
+    def first_and_last(self) -> tuple[Instance, Instance, Instance] | None:
+        """The first source, its first and its last target; None where there are none.
+
+        Raises:
+            NotProved: the question takes too much work.
+        """
+        count = len(self.source.loops)
+        with limited() as context:
+            pairs = set_of(context, self.text())
+            if pairs.is_empty():
+                return None
+            first = _coordinates(pairs.lexmin())
+            targets = pairs
+            for dimension, value in enumerate(first[:count]):
+                targets = targets.fix_val(isl.dim_type.set, dimension, isl.Val.int_from_si(context, value))
+            last = _coordinates(targets.lexmax())
+        source = self.source.instance(first[:count])
+        same = {name: source[name] for name in self.relation.equal}
+        return source, {**same, **self.target.instance(first[count:])}, {**same, **self.target.instance(last[count:])}
+
+    def spans(self, loop: Loop) -> bool:
+        """Whether source and target may be in different iterations of a common loop; also where that is not proved."""
+        if loop.var in self.relation.equal:
+            return False
+        try:
+            with limited() as context:
+                return not set_of(context, self.text(f"{loop.var}_a != {loop.var}_b")).is_empty()
+        except NotProved:
+            return True
 
 
 def _coordinates(point: isl.Set) -> list[int]:
@@ -236,16 +269,6 @@ def _coordinates(point: isl.Set) -> list[int]:
         raise NotProved
     count = point.dim(isl.dim_type.set)
     return [found.get_coordinate_val(isl.dim_type.set, place).to_python() for place in range(count)]
-
-
-def _spans(relation: _Relation, loop: Loop) -> bool:
-    """Whether source and target may be in different iterations of a common loop; also where that is not proved."""
-    names = _Names(relation.source, "_a"), _Names(relation.target, "_b")
-    try:
-        with limited() as context:
-            return not set_of(context, _set(relation, names, [f"{loop.var}_a != {loop.var}_b"])).is_empty()
-    except NotProved:
-        return True
 
 
 # --- sizes --------------------------------------------------------------------------------------------------
@@ -263,7 +286,7 @@ def _measured(relation: _Relation, touched: Touching) -> Reuse | None:
         False,
     )
     try:
-        found = _first_and_last(relation)
+        found = _Question(relation).first_and_last()
     except NotProved:
         every = touched.touched({place: [{}] for place in touched.places})
         bound = replace(every, exact=False)
@@ -284,9 +307,7 @@ def _measured(relation: _Relation, touched: Touching) -> Reuse | None:
 def _parallel_level(relation: _Relation) -> int | None:
     """The outermost parallel loop whose iterations the relation spans."""
     for level, loop in enumerate(relation.common):
-        if loop.kind != "parallel" or level < relation.level:
-            continue
-        if level == relation.level or _spans(relation, loop):
+        if loop.kind == "parallel" and (level == relation.level or _Question(relation).spans(loop)):
             return level
     return None
 
