@@ -304,9 +304,11 @@ class Touching:
 
     Args:
         program: with its buffers; locals are in registers, or on a stack that stays in the first cache.
+        written: whether only what is written counts.
     """
 
     program: Program
+    written: bool = False
     places: list[Placed] = field(init=False)
     _uses: list[_BufferUses] = field(init=False)
     _known: dict[Hashable, tuple[Values | None, int]] = field(init=False, default_factory=dict)
@@ -317,7 +319,7 @@ class Touching:
         found: dict[str, list[_Reference]] = {}
         for place in self.places:
             for access in dict.fromkeys(place.statement.accesses):
-                if access.name in self.program.buffers:
+                if access.name in self.program.buffers and not (self.written and access.kind == "read"):
                     found.setdefault(access.name, []).append(_reference(place, access, self.program.buffers))
         self._uses = [_BufferUses(self.program.buffers[name], uses) for name, uses in found.items()]
 
