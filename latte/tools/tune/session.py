@@ -174,7 +174,7 @@ def search(
         state = _Progress()
 
         def times(batch: Sequence[Draw]) -> list[float | None]:
-            found = _results(batch, evaluator, tunable.key, known, log, method, seed)
+            found = results_of(batch, evaluator, tunable.key, known, log, method, seed)
             for draw, timed in zip(batch, found, strict=True):
                 ratio = timed.ratio
                 if ratio is None:
@@ -205,7 +205,7 @@ def search(
     return found
 
 
-def _results(
+def results_of(
     batch: Sequence[Draw], evaluator: Evaluator, key: str, known: Known, log: Log, method: str, seed: int
 ) -> list[Timed]:
     """What has become of a batch; only what is not known is measured, and told."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import islpy as isl
@@ -360,12 +361,12 @@ def _with_own_loops(nest: Nest, iteration: str, program: Program) -> Nest:
         if names.count(loop.var) > 1:
             name = fresh(loop.var, taken)
             taken.add(name)
-            body = edit_at(body, path, lambda node, old=loop.var, new=name: [_with_variable(node, old, new)])
+            body = edit_at(body, path, partial(_with_variable, old=loop.var, new=name))
     return nest.with_body(body)
 
 
-def _with_variable(node: ast.stmt, old: str, new: str) -> ast.stmt:
-    return substitute(node, {old: ast.Name(new, ast.Load())})
+def _with_variable(node: ast.stmt, old: str, new: str) -> list[ast.stmt]:
+    return [substitute(node, {old: ast.Name(new, ast.Load())})]
 
 
 def _writer(nest: Nest, iteration: str, program: Program) -> tuple[Statement, Access]:
