@@ -20,18 +20,21 @@ from math import factorial, prod
 from random import Random
 from typing import Any
 
+from swirl.analysis.loop_tree import stride
+from swirl.analysis.statements import statements_of
 from swirl.errors import CommandError, LatteError
 from swirl.schedule.command_log import Recorded
-from swirl.tune.candidates import Subject
+from swirl.schedule.rules.hardware import PAGE, PAGES, READ_MANY_TIMES, READ_OFTEN, collide
+from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.polydl.caches import Hierarchy, Statistics, cost, served, sizes
 from swirl.tune.polydl.nests import nest_of
 from swirl.tune.polydl.ranker import Ranker
 from swirl.tune.polydl.working_sets import working_sets
 from swirl.tune.spaces import Point
-from swirl.tune.ttile.metric import FLOAT
+from swirl.tune.ttile.metric import FLOAT, Suffix, suffixes
 from swirl.tune.ttile.microkernels import MicroKernel
-from swirl.tune.ttile.problem import Problem, problem_of
-from swirl.tune.ttile.schemes import Scheme, T
+from swirl.tune.ttile.problem import Problem, Tensor, problem_of
+from swirl.tune.ttile.schemes import Atom, Pack, Scheme, T, Tfused, Tpar
 from swirl.tune.ttile.space import enough, joined_tiles, parallel_atom
 from swirl.tune.ttile.tiles import Above, Kernel, kernels_of, scheme_of, shares_subscript
 from swirl.tune.ttile.translation import prepared, preparing, translated
@@ -224,6 +227,11 @@ class Variants:
         outer = tuple(d for d in self.problem.extents if d in self.above.outer)
         return Variant(self.slots[0], outer, (), self._shareable[0] if self._shareable else "")
 
+    def in_blocks(self, size: int) -> Variant:
+        """The micro-kernel alone: the default order around slots of so many along each dimension of the slot."""
+        slot = tuple((dimension, size) for dimension, _ in self.slots[0])
+        return with_changes(self.default, slot=slot)
+
     # --- the loops of a variant
     def scheme(self, variant: Variant) -> Scheme | None:
         """Its loops; None where it has too few iterations for the threads, or its tiles are not of these extents."""
@@ -349,10 +357,14 @@ class Variants:
                 return with_changes(variant, shared=other.shared)
 
     def point(self, analysed: Analysed, rank: int | None = None) -> Point | None:
-        """The point of a variant; None where a command of its scheme is refused."""
-        try:
-            found = translated(self.prepared, analysed.scheme, self.known)
-        except LatteError:
+        """The point of a variant, with copies of operands where they pay; None where a command of its scheme is
+        refused."""
+        scheme = self._with_copies(analysed.scheme)
+        found = self._translated(scheme)
+        if found is None and scheme != analysed.scheme:
+            scheme = analysed.scheme
+            found = self._translated(scheme)
+        if found is None:
             return None
         knobs = {**analysed.variant.knobs, "statistics": list(analysed.statistics), "cost": analysed.cost}
         if analysed.variant == self.default:
@@ -360,7 +372,68 @@ class Variants:
         if rank is not None:
             knobs["rank"] = rank
         before = preparing(self.subject, self.prepared)
-        return Point(with_changes(found, commands=(*before, *found.commands)), knobs, str(analysed.scheme))
+        return Point(with_changes(found, commands=(*before, *found.commands)), knobs, str(scheme))
+
+    def _translated(self, scheme: Scheme) -> Candidate | None:
+        try:
+            return translated(self.prepared, scheme, self.known)
+        except LatteError:
+            return None
+
+    # --- copies of operands
+    def _with_copies(self, scheme: Scheme) -> Scheme:
+        """The scheme with a copy of each operand whose rows collide, of as much as half of the second cache holds: as
+        the matrices of the paper's products are packed. What is touched is the same: the analysis leaves it out."""
+        inside = next(suffixes(scheme, self.problem))
+        places: dict[str, int] = {}
+        for tensor in self.problem.tensors:
+            if not tensor.output and self._collides(tensor):
+                place = self._place_of_copy(scheme, tensor, inside)
+                if place is not None:
+                    places[tensor.name] = place
+        atoms: list[Atom] = []
+        for number, atom in enumerate(scheme.atoms):
+            atoms += [Pack(name) for name, place in places.items() if place == number]
+            atoms.append(atom)
+        return Scheme(tuple(atoms))
+
+    def _collides(self, tensor: Tensor) -> bool:
+        """Whether the rows that a slot reads along a sum take each other's places in the first cache, or are on too
+        many pages."""
+        program, target = self.prepared.program, self.prepared.target
+        nest = next(nest for nest in program.nests if nest.label == self.problem.nest)
+        buffer = program.buffers.get(tensor.name)
+        if buffer is None:
+            return False
+        sizes_ = dict(self.slots[0])
+        for statement in statements_of(nest):
+            for access in statement.accesses:
+                for dimension in self.problem.sums if access.name == tensor.name else ():
+                    loop = self.problem.loops[dimension][-1].name
+                    if loop not in statement.variable_set or dimension not in tensor.dimensions:
+                        continue
+                    distance = abs(stride(access, loop, statement, program.buffers) or 0) * buffer.itemsize
+                    rows = sizes_.get(dimension, 1)
+                    if collide(rows, distance, target) or (rows >= PAGES and distance >= PAGE):
+                        return True
+        return False
+
+    def _place_of_copy(self, scheme: Scheme, tensor: Tensor, inside: Sequence[Suffix]) -> int | None:
+        """The number of the outermost atom, inside of parallel ones, before which a copy fits, if what is inside reads
+        it often enough; None where there is none."""
+        near, elements = (cache.bytes // FLOAT // 2 for cache in self.hierarchy.caches[:2])
+        sizes_ = {each.place: each.sizes for each in inside}
+        for place, atom in enumerate(scheme.atoms):
+            if not isinstance(atom, T):
+                if isinstance(atom, (Tpar, Tfused)):
+                    continue
+                return None
+            copied = tensor.footprint(sizes_[place])
+            reads = prod(size for dimension, size in sizes_[place].items() if dimension not in tensor.dimensions)
+            # A copy that does not stay in the first cache comes from the second one.
+            if copied <= elements and reads >= (READ_OFTEN if copied <= near else READ_MANY_TIMES):
+                return place
+        return None
 
 
 def chosen_kernel(problem: Problem, table: Sequence[MicroKernel]) -> Kernel | None:
