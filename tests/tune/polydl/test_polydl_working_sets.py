@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from swirl.ir.nest import Program
@@ -173,3 +176,10 @@ def test_what_is_not_known_is_an_upper_bound() -> None:
     before = before.with_buffers(at=type(before.buffers["at"])("net.at", (6,), "int32"))
     found = of(working_sets(before), "t[at[i], 0]", "i")
     assert not found.most.exact and found.most.elements == 5 + 6 + 6 + 5 + 1  # m[0] comes before the first source
+
+
+def test_the_documentation_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    (code, told) = re.findall(r"```python\n(from swirl.ir.buffers.*?)```\n\n((?:    .*\n)+)", page, re.DOTALL)[0]
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines() == [line.strip() for line in told.splitlines()]
