@@ -180,6 +180,6 @@ def test_what_is_not_known_is_an_upper_bound() -> None:
 
 def test_the_documentation_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "tuning.md").read_text(encoding="utf-8")
-    (code, told) = re.findall(r"```python\n(from swirl.ir.buffers.*?)```\n\n((?:    .*\n)+)", page, re.DOTALL)[0]
+    (code, told) = re.findall(r"```python\n(from swirl.ir.buffers.*?)```\n\n((?:    [^\n]*\n)+)", page, re.DOTALL)[0]
     exec(code, {})
     assert capsys.readouterr().out.splitlines() == [line.strip() for line in told.splitlines()]
