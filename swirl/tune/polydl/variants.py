@@ -437,8 +437,9 @@ class Variants:
 
 
 def chosen_kernel(problem: Problem, table: Sequence[MicroKernel]) -> Kernel | None:
-    """The register tile of a table that loads least for what it computes, on the dimensions of a problem; None where
-    none fits. One that divides the extents comes before pairs that cover one together."""
+    """The register tile of a table that loads least for what it computes, on the dimensions of a problem; of several,
+    the one of fewest and innermost loops; None where none fits. One that divides the extents comes before pairs that
+    cover one together."""
     found = kernels_of(problem, table)
     if not found:
         return None
@@ -455,7 +456,14 @@ def chosen_kernel(problem: Problem, table: Sequence[MicroKernel]) -> Kernel | No
                     loads += times * prod(count for d, count in counts.items() if d in tensor.dimensions)
         return loads / adds
 
-    return min(found, key=lambda kernel: (bool(kernel.along), loaded(kernel)))
+    order = list(problem.extents)
+
+    def outside(kernel: Kernel) -> tuple[int, int]:
+        """How many loops become copies, and how far outside they are: neighbours along the innermost one are nearest in
+        memory."""
+        return len(kernel.copies), -sum(order.index(dimension) for dimension, _ in kernel.copies)
+
+    return min(found, key=lambda kernel: (bool(kernel.along), loaded(kernel), outside(kernel)))
 
 
 def _apart(size: int, others: Sequence[int], factor: int) -> list[int]:

@@ -21,14 +21,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import islpy as isl
 
 from swirl.analysis.accesses import Access
 from swirl.analysis.dependences import pinned, touching
 from swirl.analysis.sets import NotProved, limited, set_of
-from swirl.ir.nest import Loop, Program
+from swirl.ir.nest import Loop, Program, constant
 from swirl.tune.polydl.instances import Placed, Region, Touching, WorkingSet
 
 READS = ("read", "add", "mul", "max", "min")
@@ -178,59 +178,103 @@ Instance = Mapping[str, int]
 """Values of the loop variables of an instance."""
 
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
 @dataclass(frozen=True)
-class _Names:
-    """The variables of an instance for isl, in the order of execution: loops that count down have their negatives.
+class _Variable:
+    """A loop's variable in one of the two instances.
 
     Args:
-        loops: around the statement, but for those whose variables are named elsewhere.
-        suffix: of its variables.
+        loop: itself.
+        suffix: of the instance.
     """
 
-    loops: Sequence[Loop]
+    loop: Loop
     suffix: str
 
     @property
-    def entries(self) -> list[str]:
-        """Of a tuple."""
-        return [each.var + self.suffix if each.step > 0 else f"{each.var}{self.suffix}_down" for each in self.loops]
+    def name(self) -> str:
+        """For isl."""
+        return self.loop.var + self.suffix
 
     @property
-    def down(self) -> list[str]:
-        """Variables that are not entries themselves."""
-        return [each.var + self.suffix for each in self.loops if each.step < 0]
+    def entry(self) -> str:
+        """In a tuple in the order of execution: the negative, where the loop counts down."""
+        return self.name if self.loop.step > 0 else f"{self.name}_down"
 
-    def instance(self, values: Sequence[int]) -> Instance:
-        """The variables where the entries have values."""
-        return {each.var: value if each.step > 0 else -value for each, value in zip(self.loops, values, strict=True)}
+    def value(self, entry: int) -> int:
+        """Of the variable where the entry has a value."""
+        return entry if self.loop.step > 0 else -entry
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first and the last value; the loop has constant bounds."""
+        start = constant(self.loop.start) or 0
+        return start, start + self.loop.step * ((self.loop.extent or 1) - 1)
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A relation for isl. Variables that are the same in source and target are those of the source."""
+    """A relation for isl. Variables that are the same in source and target are those of the source; those that are in
+    no constraint but the bounds of their loops are left out: they have their first value, or their last one.
+
+    Args:
+        relation: itself.
+        more: further constraints.
+    """
 
     relation: _Relation
+    more: tuple[str, ...] = ()
 
     @cached_property
-    def source(self) -> _Names:
-        """Of the first instance."""
-        return _Names(self.relation.source.statement.loops, "_a")
+    def variables(self) -> list[_Variable]:
+        """Those of the source, then those of the target that are not the source's."""
+        source, target = self.relation.source.statement.loops, self.relation.target.statement.loops
+        found = [_Variable(loop, "_a") for loop in source]
+        return found + [_Variable(loop, "_b") for loop in target if loop.var not in self.relation.equal]
 
     @cached_property
-    def target(self) -> _Names:
-        """Of the second one."""
-        return _Names([e for e in self.relation.target.statement.loops if e.var not in self.relation.equal], "_b")
-
-    def text(self, *more: str) -> str:
-        """The pairs, with further constraints."""
-        down = [*self.source.down, *self.target.down]
-        parts = [*self.relation.constraints, *(f"{variable}_down = -{variable}" for variable in down), *more]
+    def parts(self) -> list[str]:
+        """The constraints, without those that say nothing."""
+        parts = [*self.relation.constraints, *self.more]
         if self.relation.equal:
             same = re.compile(rf"\b({'|'.join(sorted(self.relation.equal))})_b\b")
             parts = [same.sub(r"\1_a", part) for part in parts]
-        inside = " and ".join(dict.fromkeys(parts)) or "1 = 1"
+        return [part for part in dict.fromkeys(parts) if not _is_trivial(part)]
+
+    @cached_property
+    def free(self) -> set[str]:
+        """Names of variables that may have any value of their loops, whatever the others have."""
+        mentioned = [set(_NAME.findall(part)) for part in self.parts]
+        names = {each.name for each in self.variables}
+        found = set()
+        for each in self.variables:
+            own = [used & names for used in mentioned if each.name in used]
+            bounds = 1 if abs(each.loop.step) == 1 else 2
+            if each.loop.extent is not None and len(own) == bounds and all(used == {each.name} for used in own):
+                found.add(each.name)
+        return found
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no pairs.
+
+        Raises:
+            NotProved: the question takes too much work.
+        """
+        return any(each.loop.extent == 0 for each in self.variables) or _solved(*self._asked) is None
+
+    @property
+    def _asked(self) -> tuple[str, int]:
+        """The pairs of the variables that are not free, for isl; and how many of these are the source's."""
+        kept = [each for each in self.variables if each.name not in self.free]
+        bounds = [part for part in self.parts if not self.free & set(_NAME.findall(part))]
+        down = [each.name for each in kept if each.loop.step < 0]
+        parts = [*bounds, *(f"{name}_down = -{name}" for name in down)]
         bound = f"exists {', '.join(down)} : " if down else ""
-        return f"{{ [{', '.join([*self.source.entries, *self.target.entries])}] : {bound}{inside} }}"
+        text = f"{{ [{', '.join(each.entry for each in kept)}] : {bound}{' and '.join(parts) or '1 = 1'} }}"
+        return text, sum(each.suffix == "_a" for each in kept)
 
     def first_and_last(self) -> tuple[Instance, Instance, Instance] | None:
         """The first source, its first and its last target; None where there are none.
@@ -238,37 +282,69 @@ class _Question:
         Raises:
             NotProved: the question takes too much work.
         """
-        count = len(self.source.loops)
-        with limited() as context:
-            pairs = set_of(context, self.text())
-            if pairs.is_empty():
-                return None
-            first = _coordinates(pairs.lexmin())
-            targets = pairs
-            for dimension, value in enumerate(first[:count]):
-                targets = targets.fix_val(isl.dim_type.set, dimension, isl.Val.int_from_si(context, value))
-            last = _coordinates(targets.lexmax())
-        source = self.source.instance(first[:count])
+        if any(each.loop.extent == 0 for each in self.variables):
+            return None
+        solved = _solved(*self._asked)
+        if solved is None:
+            return None
+        found: list[dict[str, int]] = []
+        for point, end in zip(solved, (0, 1), strict=True):
+            values = iter(point)
+            found.append(
+                {
+                    each.name: each.ends[end if each.suffix == "_b" else 0]
+                    if each.name in self.free
+                    else each.value(next(values))
+                    for each in self.variables
+                }
+            )
+        source = {loop.var: found[0][f"{loop.var}_a"] for loop in self.relation.source.statement.loops}
+        loops = self.relation.target.statement.loops
         same = {name: source[name] for name in self.relation.equal}
-        return source, {**same, **self.target.instance(first[count:])}, {**same, **self.target.instance(last[count:])}
-
-    def spans(self, loop: Loop) -> bool:
-        """Whether source and target may be in different iterations of a common loop; also where that is not proved."""
-        if loop.var in self.relation.equal:
-            return False
-        try:
-            with limited() as context:
-                return not set_of(context, self.text(f"{loop.var}_a != {loop.var}_b")).is_empty()
-        except NotProved:
-            return True
+        targets = [{each.var: same.get(each.var, values.get(f"{each.var}_b", 0)) for each in loops} for values in found]
+        return source, targets[0], targets[1]
 
 
-def _coordinates(point: isl.Set) -> list[int]:
-    found = point.sample_point()
-    if found.is_void():
+def _is_trivial(part: str) -> bool:
+    """Whether a constraint says that something is itself."""
+    left, equals, right = part.partition(" = ")
+    return bool(equals) and left == right
+
+
+@lru_cache(maxsize=4096)
+def _solved(text: str, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The least point of a set given as text, and the greatest one with the same first ``count`` coordinates; None
+    where it is empty. Variants ask many questions alike.
+
+    Raises:
+        NotProved: the question takes too much work.
+    """
+    with limited() as context:
+        points = set_of(context, text)
+        if points.is_empty():
+            return None
+        least = _coordinates(points.lexmin())
+        for dimension, value in enumerate(least[:count]):
+            points = points.fix_val(isl.dim_type.set, dimension, isl.Val.int_from_si(context, value))
+        return least, _coordinates(points.lexmax())
+
+
+def _coordinates(points: isl.Set) -> tuple[int, ...]:
+    count = points.dim(isl.dim_type.set)
+    point = points.sample_point()
+    if point.is_void():
         raise NotProved
-    count = point.dim(isl.dim_type.set)
-    return [found.get_coordinate_val(isl.dim_type.set, place).to_python() for place in range(count)]
+    return tuple(point.get_coordinate_val(isl.dim_type.set, place).to_python() for place in range(count))
+
+
+def _spans(relation: _Relation, loop: Loop) -> bool:
+    """Whether source and target may be in different iterations of a common loop; also where that is not proved."""
+    if loop.var in relation.equal:
+        return False
+    try:
+        return not _Question(relation, (f"{loop.var}_a != {loop.var}_b",)).is_empty
+    except NotProved:
+        return True
 
 
 # --- sizes --------------------------------------------------------------------------------------------------
@@ -307,7 +383,7 @@ def _measured(relation: _Relation, touched: Touching) -> Reuse | None:
 def _parallel_level(relation: _Relation) -> int | None:
     """The outermost parallel loop whose iterations the relation spans."""
     for level, loop in enumerate(relation.common):
-        if loop.kind == "parallel" and (level == relation.level or _Question(relation).spans(loop)):
+        if loop.kind == "parallel" and (level == relation.level or _spans(relation, loop)):
             return level
     return None
 
