@@ -1,7 +1,7 @@
 """Variants of a contraction's loops around a micro-kernel, ranked before any is compiled: PolyDL, sections 4 and 6.3.
 
-A variant has, from the inside outwards: the register tile that is generated; a *slot* around it, which is what the
-paper calls as a micro-kernel, with all its data in the first cache; a level of tiles, whose sizes and order vary; and
+A variant has, from the inside outwards: the register tile that is generated; a *slot* around it, which the
+paper calls a micro-kernel, with all its data in the first cache; a level of tiles, whose sizes and order vary; and
 the loops over the rest in the same order. One dimension of the results, or more where one has too few iterations for
 the threads, is shared by threads, outside of all other loops: figure 17 with any of its orders.
 
@@ -46,6 +46,8 @@ APART = 2
 """Sizes of slots along a dimension are at least so many times the one before; those of tiles twice as many times."""
 WORTH = 0.5
 """Of what the best slot computes, the share that others compute at least."""
+CHANGES = 1000
+"""Tries to find neighbours of a variant."""
 SIZES = 3
 """Sizes of tiles between the slot and the whole extent that are tried along a dimension, from small to large ones."""
 
@@ -228,7 +230,7 @@ class Variants:
         shared = random.choice(self._shareable) if self._shareable else ""
         return Variant(slot, tuple(outer), tiles, shared)
 
-    @property
+    @cached_property
     def default(self) -> Variant:
         """The largest slot that leaves iterations to the threads, in the order that the program's loops have, without
         tiles: figure 8 of the paper."""
@@ -244,6 +246,8 @@ class Variants:
     # --- the loops of a variant
     def scheme(self, variant: Variant) -> Scheme | None:
         """Its loops; None where it has too few iterations for the threads, or its tiles are not of these extents."""
+        if self.threads > 1 and not variant.shared:
+            return None
         sizes_, tiles = self.above.begun(), []
 
         def add(dimension: str, size: int) -> None:
@@ -346,9 +350,9 @@ class Variants:
         return self.point(self.ranking[number], number)
 
     def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
-        """Variants that differ in one choice."""
+        """Variants that differ in one choice, in so many tries."""
         variant = Variant.of_knobs(point.knobs) if "slot" in point.knobs else self.default
-        while True:
+        for _ in range(CHANGES):
             made = self.analysed(self._changed(variant, random))
             found = None if made is None else self.point(made)
             if found is not None:
