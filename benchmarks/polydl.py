@@ -8,9 +8,9 @@
 A row has, as shares of the speed of the fastest variant (1.00): the slowest one; the default order of loops; the
 micro-kernel alone (of products: blocks of 16 in the default order; of convolutions that is the default order); what
 equation 1 picks, and what the trained ranker picks, where there is one: their first choice, of products the fastest
-of the best 5 %; then the schedule that ships (the default schedule, of products) and oneDNN, in PyTorch; last the
-milliseconds of the analysis of a variant. ``--small`` is a few layers with few variants: about half an hour for both
-tables.
+of the best 5 %; then the schedule that ships (the default schedule, of products), the best of all these, and oneDNN, in
+PyTorch; last the milliseconds of the analysis of a variant. ``--small`` is a few layers with few variants: about half
+an hour for both tables.
 
 Each variant is a line of a log (``--out``), with the statistics that rankers read; ``--resume`` measures what is
 missing. Convolutions have one image for each thread. Sizes are those of the published nets, as in the experiments

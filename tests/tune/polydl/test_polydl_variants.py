@@ -252,6 +252,17 @@ def test_convolutions_of_nets_with_borders_and_strides(phase: str) -> None:
     assert_same(tunable.subject.program, point.candidate.scheduled, seeds=(0,))
 
 
+@pytest.mark.parametrize("phase", ["conv1_relu1 forward", "conv2 update"])
+def test_finished_programs_have_working_sets_too(phase: str) -> None:
+    """With vectors, copies, locals and bounds that depend on the number of items."""
+    found = convolutions()[phase].known.program
+    reuses = working_sets(found)
+    assert reuses
+    most = sum(buffer.nbytes for buffer in found.buffers.values())
+    for each in reuses:
+        assert 0 < each.least.elements <= each.most.elements and each.most.bytes <= most
+
+
 NET = """
 from latte import ConvLayer, MemoryDataLayer, Net, TanhLayer
 
