@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
 from latte.tools.cli import main
 from latte.tools.tune import whole
+from latte.tools.tune.schemes import with_variants
+from latte.tools.tune.session import Machine
 from latte.tools.tune.subjects import Tunable, tunables
 from swirl.cost.time import Rates
 from swirl.errors import CommandError
@@ -22,7 +24,7 @@ from swirl.tune.candidates import Subject
 from swirl.tune.log import CandidateLine
 from swirl.tune.polydl.caches import Hierarchy, Level, cost, served, sizes
 from swirl.tune.polydl.nests import nest_of
-from swirl.tune.polydl.ranker import Ranker, layer_shapes
+from swirl.tune.polydl.ranker import Ranker, layer_shapes, weights_file
 from swirl.tune.polydl.variants import Variant, Variants, chosen_kernel
 from swirl.tune.polydl.working_sets import working_sets
 from swirl.tune.replay import LoggedPool
@@ -31,7 +33,7 @@ from swirl.tune.spaces import Pool
 from swirl.tune.ttile.microkernels import MicroKernel, fitting
 from swirl.tune.ttile.problem import problem_of
 from swirl.tune.ttile.schemes import Tfused, Tpar, parse_scheme
-from tests.support import assert_same, program, running_targets
+from tests.support import assert_compiles_to_same, assert_same, program, running_targets
 
 AVX2 = TARGETS["avx2"]
 CACHES = Hierarchy((Level(2**12, 1e-9, 2e11), Level(2**15, 4e-9, 1e11), Level(2**20, 2e-8, 5e10)), Level(0, 9e-8, 1e10))
@@ -134,6 +136,15 @@ def test_variants_compute_the_same_and_their_commands_do_it_again() -> None:
         assert_same(before, point.candidate.program, seeds=(0,))
         assert point.origin.startswith(("[Tpar", "[Tfused"))
         assert found.subject.after(point.candidate.commands).key == point.key
+
+
+@pytest.mark.parametrize("name", running_targets())
+def test_kernels_run(name: str) -> None:
+    target = TARGETS[name]
+    before = product(12, 2 * target.simd_width, 8)
+    table = (MicroKernel(1, 3), MicroKernel(2, 3))
+    found = Variants(Subject.alone(before, "forward", (), target), (), table, 2, CACHES, most=6)
+    assert_compiles_to_same(next(found.ranked()).candidate.program, target)
 
 
 def test_the_ranking_is_by_equation_1_of_the_loops() -> None:
@@ -277,6 +288,19 @@ def net():
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["tune", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_ranker_in_the_folder_is_used(tmp_path: Path) -> None:
+    tunable, machine = convolutions()["conv2 forward"], Machine(AVX2, 2, Rates(1e11, 1e11, 5e10, 1e10), 2**25, "", "")
+    made, why = with_variants(tunable, machine, CACHES, tmp_path, 0, 3)
+    assert not why and made.searched_by == RANKED and isinstance(made.space, Variants)
+    assert (made.space.ranker, made.space.top) == (None, 3)
+    shapes = layer_shapes()
+    zeros = Ranker(tuple(map(np.zeros, shapes)), tuple(np.zeros(shape[0]) for shape in shapes), {"by": "hand"})
+    weights_file(tmp_path, "avx2").write_text(zeros.written())
+    made, _ = with_variants(tunable, machine, CACHES, tmp_path, 0, 0)
+    assert isinstance(made.space, Variants) and made.space.ranker is not None
+    assert made.space.ranker.card == {"by": "hand"}
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
