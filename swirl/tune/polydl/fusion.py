@@ -11,8 +11,9 @@ after its statements; or, of one that comes before the heavy operator, into the 
 set splitting peels that iteration, so that no condition is left.
 
 The three do not say that the heavy operator does not use, in a later iteration, what the element-wise one has
-changed, nor that the code between leaves alone what it reads. A fourth condition here does: no two statements that
-touch one element, of which at least one writes it, change places.
+changed, nor that the code between leaves alone what it reads, nor that the loops of its last statement reach all
+elements. A fourth condition here does: no two statements that touch one element, of which at least one writes it,
+change places, and the statements run once for each element.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ def _same_elements(heavy: Nest, element_wise: Nest, program: Program) -> Conditi
         told = f"not all elements of {name} that one writes, the other one does"
         try:
             with limited() as context:
-                sets = [_elements(context, nest, name, written=True) for nest in (heavy, element_wise)]
+                both = statements_of(heavy), statements_of(element_wise)
+                sets = [_elements(context, each, name, written=True) for each in both]
                 equal = sets[0] is not None and sets[1] is not None and bool(sets[0].is_equal(sets[1]))
         except NotProved:
             equal, told = False, f"whether both write the same elements of {name} is not proved"
@@ -205,15 +207,20 @@ def _apart(heavy: Nest, between: Sequence[Nest], program: Program) -> Condition:
     """Line 6: no reads or writes of W_hy between."""
     for nest in between:
         for name in sorted(_written(heavy, program) & set(nest.arguments)):
-            try:
-                with limited() as context:
-                    own, other = _elements(context, heavy, name, written=True), _elements(context, nest, name)
-                    apart = own is not None and other is not None and bool(own.is_disjoint(other))
-            except NotProved:
-                apart = False
-            if not apart:
+            if not _are_disjoint(heavy, nest, name):
                 return Condition(APART, False, f"{nest.label} uses elements of {name}")
     return Condition(APART, True, "")
+
+
+def _are_disjoint(writer: Nest, other: Nest, name: str) -> bool:
+    """Whether a nest touches no element of a buffer that another one writes; False where that is not proved."""
+    try:
+        with limited() as context:
+            own = _elements(context, statements_of(writer), name, written=True)
+            touched = _elements(context, statements_of(other), name)
+            return own is not None and touched is not None and bool(own.is_disjoint(touched))
+    except NotProved:
+        return False
 
 
 def _written(nest: Nest, program: Program) -> set[str]:
@@ -221,10 +228,12 @@ def _written(nest: Nest, program: Program) -> set[str]:
     return {name for s in statements_of(nest) for name in s.changed if name in program.buffers}
 
 
-def _elements(context: isl.Context, nest: Nest, name: str, written: bool = False) -> isl.Set | None:
-    """The elements of a buffer that a nest touches, or writes; None where a subscript is data."""
+def _elements(
+    context: isl.Context, statements: Sequence[Statement], name: str, written: bool = False
+) -> isl.Set | None:
+    """The elements of a buffer that statements touch, or write; None where a subscript is data, or there are none."""
     found: isl.Set | None = None
-    for statement in statements_of(nest):
+    for statement in statements:
         for access in statement.accesses:
             if access.name != name or (written and access.kind == "read"):
                 continue
@@ -271,14 +280,36 @@ def _order(heavy: Nest, element_wise: Nest, between: Sequence[Nest], iteration: 
             differ = " or ".join(f"{name}_a != {name}_b" for name in made.results)
             if differ and _meet(moved, other, [f"({differ})"]):
                 return Condition(ORDER, False, f"{moved.text} uses other elements that {element_wise.label} changes")
-    changed, used = set(_written(element_wise, program)), set(element_wise.arguments)
+    told = _reached(made, own, element_wise, program)
+    if told:
+        return Condition(ORDER, False, told)
     for nest in between:
-        # What both write is apart: the third condition. The statements pass the code between all the same.
-        meeting = (_written(nest, program) & used) | (changed & set(nest.arguments))
-        if meeting - changed:
-            names = ", ".join(sorted(meeting - changed))
-            return Condition(ORDER, False, f"{nest.label}, between the two, changes {names}")
+        # The statements pass the code between, which has no element of what both write: the third condition.
+        changed, used = _written(nest, program), set(element_wise.arguments)
+        names = [name for name in sorted(changed & used) if not _are_disjoint(nest, element_wise, name)]
+        if names:
+            return Condition(ORDER, False, f"{nest.label}, between the two, changes {', '.join(names)}")
     return Condition(ORDER, True, "")
+
+
+def _reached(made: _Made, moved: Sequence[Statement], element_wise: Nest, program: Program) -> str:
+    """Why the statements would not run once for each element; "" where they do."""
+    loops = tuple(loop for loop in moved[0].loops if loop.var in made.results)
+    iterations, exact = Domain(loops).count
+    chain = _perfect(element_wise)
+    wanted = Domain(tuple(chain or ())).count
+    if (iterations, exact) != wanted:
+        return f"{made.nest.label} ends {iterations} sums, of {wanted[0]} elements"
+    for name in sorted(_written(element_wise, program)):
+        try:
+            with limited() as context:
+                sets = [_elements(context, each, name, written=True) for each in (moved, statements_of(element_wise))]
+                equal = sets[0] is not None and sets[1] is not None and bool(sets[0].is_equal(sets[1]))
+        except NotProved:
+            equal = False
+        if not equal:
+            return f"the last loops of {made.nest.label} do not reach all elements of {name}"
+    return ""
 
 
 def _meet(first: Statement, second: Statement, constraints: list[str]) -> bool:
@@ -330,7 +361,7 @@ def _made(heavy: Nest, element_wise: Nest, iteration: str, program: Program) -> 
         raise CommandError(f"a condition is around the loops of {heavy.label}")
     moving = {name for index in access.own for name in names_in(index)}
     reductions = tuple(loop for _, loop in around if loop.var not in moving)
-    if any(loop.extent is None or loop.kind != "range" for loop in reductions):
+    if any(not loop.extent or loop.kind != "range" for loop in reductions):
         raise CommandError(
             f"the bounds of a reduction loop of {heavy.label} are not constant, or its iterations are shared"
         )

@@ -182,6 +182,28 @@ def test_code_between_changes_what_is_read() -> None:
     assert failed(product(second, between, s=(1,))) == {ORDER: "third, between the two, changes s"}
 
 
+def test_code_between_changes_other_elements_of_the_same_array() -> None:
+    second = "def second(C):\n for i in range(4):\n  for j in range(3):\n   C[i, j] = C[i, j] * C[4, 0]\n"
+    between = "def third(C):\n for j in range(1):\n  C[4, j] = 2.0\n"
+    assert failed(product(second, between, C=(5, 3))) == {ORDER: "third, between the two, changes C"}
+    apart = "def third(C):\n for j in range(1):\n  C[4, j + 1] = 2.0\n"
+    before = product(second, apart, C=(5, 3))
+    assert_same(before, fused(before, "first", "second"), seeds=(0,))
+
+
+@pytest.mark.parametrize("bounds", ["range(1, 4)", "range(0)"])
+def test_sums_that_do_not_reach_all_elements(bounds: str) -> None:
+    """The first loop writes all of them: the paper's conditions hold."""
+    text = "def first(y, x):\n for i in range(4):\n  y[i] = x[0]\n"
+    text += f" for i in {bounds}:\n  for k in range(3):\n   y[i] += x[k]\n"
+    text = text.replace(" for i", "  for i").replace("  y[i]", "   y[i]").replace("  for k", "   for k")
+    text = text.replace("def first(y, x):\n", "def first(y, x):\n for n in range(1):\n")
+    before = program(text + "def second(y):\n for i in range(4):\n  y[i] = max(y[i], 0.0)\n", x=(3,), y=(4,))
+    found = fusion(before, "first", "second")
+    assert [each.holds for each in found.conditions] == [True, True, True, False]
+    assert ORDER in failed(before)
+
+
 def test_iterations_that_depend_on_each_other() -> None:
     second = "def second(C):\n for i in range(4):\n  for j in range(3):\n   C[i, j] = C[i, j] + C[0, 0]\n"
     assert ORDER in failed(product(second))
