@@ -166,8 +166,8 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
         return sum(_box_bytes(access, {var: extents[var] for var in moving}, buffers) for access in accesses)
 
     long = [var for var in found.read_again if extents[var] >= trials.target.simd_width]
-    if lanes(found, buffers, long, found.target) is None:
-        return None  # they run along the terms: each part would add them up
+    # Lanes along the terms are added up in each part.
+    least = LONG_SUM * (1 if lanes(found, buffers, long, found.target) else trials.target.simd_width)
     every = {*found.results, *found.sums}
     again = [[a for a in found.operands if not moves(a, var)] for var in found.read_again]
     if (
@@ -180,7 +180,7 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
         left.pop(0)
     var, *inside = left
     size = even(extents[var], max(1, budget // each))  # of an iteration of ``var``
-    if each > budget or size * prod(extents[one] for one in inside) < LONG_SUM:
+    if each > budget or size * prod(extents[one] for one in inside) < least:
         return None
     passing = found.sums[: -len(left)]
     why = f"terms pass by once for all of {found.target.name}: {each * size / 1000:.3g} kB of them stay near"
@@ -334,7 +334,7 @@ def _order_loops(trials: Trials, found: Contraction) -> None:
             if names != [*results, *terms]:
                 trials.apply(PLAIN, "reorder", [*results, *terms])
             return True
-        if chosen.cut is not None or not {*found.read_again, *found.sums} <= set(names):
+        if chosen.cut is not None or not chosen.loops <= set(names):
             return False
         around = [var for var in results if var not in (*found.read_again, *chosen.order)]
         tiles = [step(chosen.why, "tile_loop", var, size) for var, size in chosen.sizes.items()]
