@@ -116,9 +116,10 @@ def _shared_loop(own: Trials, refused: Collection[str]) -> str | None:
         if len({len(s.loops) for s, _ in over}) > 1:
             targets |= {access.text for _, access in over}
         several = len(path) > 1 and len(targets) > 1
+        again = [c for c in inside if var in c.read_again]
         around = {loop.var for c in inside for loop in c.statement.loops[: c.statement.variables().index(var)]}
-        once = loop_of(node).extent == 1  # what is read again in loops around it is read again in this one
-        again = [c for c in inside if var in c.read_again or (once and around & set(c.read_again))]
+        # A loop of one iteration keeps a contraction from blocks of those around.
+        held = [c for c in inside if loop_of(node).extent == 1 and around & set(c.read_again)]
         over_terms = any(var in c.sums and _results_inside(c, path) for c in inside)
         calls = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
         if (
@@ -126,6 +127,7 @@ def _shared_loop(own: Trials, refused: Collection[str]) -> str | None:
             or over_terms
             or (len(path) > 1 and (_lanes_differ(own, path) or not found and _written_differently(own, path)))
             or any(calls or not all_make(c, deeper) or gains_alone(own, c) for c in again)
+            or any(gains_alone(own, c) for c in held)
         ):
             return var
     return None
