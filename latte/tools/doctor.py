@@ -197,10 +197,11 @@ def measured() -> Iterator[Finding]:
         if why_not(target) is not None:
             continue
         for count in dict.fromkeys((1, threads)):
-            rates = Limits(resolve_target(target.name), Runner(count)).best(ROUNDS)
+            probes = Limits(resolve_target(target.name), Runner(count))
+            rates, level1 = probes.best(ROUNDS), probes.level1_rate()
             told = (
-                f"{rates.peak / 1e9:.0f} Gflop/s of multiply-adds; reading level 2 {rates.level2 / 1e9:.0f}, level 3 "
-                f"{rates.level3 / 1e9:.0f}, memory {rates.memory / 1e9:.0f} GB/s"
+                f"{rates.peak / 1e9:.0f} Gflop/s of multiply-adds; reading level 1 {level1 / 1e9:.0f}, level 2 "
+                f"{rates.level2 / 1e9:.0f}, level 3 {rates.level3 / 1e9:.0f}, memory {rates.memory / 1e9:.0f} GB/s"
             )
             yield Finding(f"{target.name}, {count} thread{'s' if count > 1 else ''}", told)
     limits = Limits(resolve_target("portable"), Runner(1))

@@ -102,12 +102,23 @@ def find(first: Statement, second: Statement, constraints: list[str], *, reducti
 
 def _pairs(first: Statement, second: Statement, a: Access, b: Access, constraints: Sequence[str]) -> str:
     """The pairs of instances that touch one element in two accesses and satisfy ``constraints``, for isl."""
+    parts = touching(first, second, a, b)
+    names = [var + "_a" for var in first.variables()] + [var + "_b" for var in second.variables()]
+    return f"{{ [{', '.join(names)}] : {' and '.join([*parts, *constraints] or ['1 = 1'])} }}"
+
+
+def touching(first: Statement, second: Statement, a: Access, b: Access) -> list[str]:
+    """Constraints for isl that instances of two statements (variables suffixed ``_a`` and ``_b``) touch one element in
+    two accesses.
+
+    Raises:
+        ValidationError: the bounds of a loop are not quasi-affine.
+    """
     parts = first.domain.for_isl("_a") + second.domain.for_isl("_b")
     for text_a, text_b in zip(first.subscripts(a), second.subscripts(b), strict=False):
         if text_a is not None and text_b is not None:  # an indirect subscript may be any element
             parts.append(f"{text_a.replace('@', '_a')} = {text_b.replace('@', '_b')}")
-    names = [var + "_a" for var in first.variables()] + [var + "_b" for var in second.variables()]
-    return f"{{ [{', '.join(names)}] : {' and '.join([*parts, *constraints] or ['1 = 1'])} }}"
+    return parts
 
 
 def _conflict(first: Statement, second: Statement, a: Access, b: Access, constraints: list[str]) -> Conflict | None:

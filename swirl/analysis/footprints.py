@@ -306,13 +306,13 @@ def _group_values(use: _Reference, group: list[int], shape: tuple[int, ...], per
         single = single.within(extents[0])
     if single is not None and not conditions:
         return single, exact
-    found = _listed(indices, own, conditions, extents, shifted)
+    found = listed(indices, own, conditions, extents, shifted)
     if found is not None:
         return found, exact
     return (most if single is None else single), False
 
 
-def _listed(
+def listed(
     indices: Sequence[ast.expr],
     boxes: Mapping[str, Values],
     conditions: Sequence[ast.expr],

@@ -20,6 +20,7 @@ from swirl.target.targets import Target
 
 STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
 READ_BYTES = 128 * 1024 * 1024  # more than a last-level cache of these machines holds
+LEVEL1 = 0.5  # level-1 caches whose bytes a thread reads, again and again, from it
 LEVEL2, LEVEL3 = 0.5, 2  # level-2 caches whose bytes a thread reads, again and again, from that level
 LINE = 64  # bytes of a cache line
 PORTABLE_LANES = 4  # of a vector that every processor of the portable target has
@@ -137,6 +138,12 @@ class Limits:
         share = self.runner.threads * self._target.l2_bytes / READ_BYTES
         names = ("swirl_read_level2", LEVEL2), ("swirl_read_level3", LEVEL3)
         return self.runner.phase(self._probes([(name, min(1, part * share)) for name, part in names]))
+
+    def level1_rate(self) -> float:
+        """Bytes a second that all threads read from their level-1 caches. The best of three runs, after one."""
+        share = LEVEL1 * self.runner.threads * self._target.l1_bytes / READ_BYTES
+        phase = self.runner.phase(self._probes([("swirl_read_level1", share)]))
+        return max(READ_BYTES / phase.run_timed()[0] for _ in range(4))
 
     def latency(self, size: int) -> float:
         """Seconds from a load to one that needs its result, among so many bytes in random order: of the smallest cache

@@ -61,6 +61,11 @@ class LoggedPool:
         near = sorted(self._rest, key=unlike)[:NEIGHBOURS]
         return self._taken(random.choice(near)) if near else None
 
+    def following(self) -> Draw | None:
+        """The one that is left whose rank was the first; None where no ranking has chosen what is left."""
+        ranks = {key: found.line.knobs["rank"] for key, found in self._rest.items() if "rank" in found.line.knobs}
+        return self._taken(min(ranks, key=lambda key: (ranks[key], key))) if ranks else None
+
     def _taken(self, key: str) -> Draw:
         found = self._rest.pop(key)
         return Draw(found, Demand(**found.line.model), found.line.predicted)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import astuple
+from itertools import islice
 from math import log
 from random import Random
 from typing import Protocol
@@ -41,6 +42,9 @@ class Source(Protocol):
 
     def neighbour(self, of: Draw, random: Random) -> Draw | None:
         """A new point near one."""
+
+    def following(self) -> Draw | None:
+        """The next new point of the ranking that the space has; None at its end."""
 
 
 def _drawn(pool: Source, random: Random, count: int) -> list[Draw]:
@@ -108,6 +112,12 @@ def evolutionary_search(pool: Source, random: Random) -> Search:
         known += [(s, len(known) + n, d) for n, (d, s) in enumerate(zip(batch, times, strict=True)) if s is not None]
 
 
+def ranked_search(pool: Source, random: Random) -> Search:
+    """Points in the order of their space's ranking, up to its end."""
+    while batch := list(islice(iter(pool.following, None), BATCH)):
+        yield batch
+
+
 def _terms(demand: Demand) -> list[float]:
     """The logarithms of a demand's numbers."""
     return [log(1 + abs(value)) for value in astuple(demand)]
@@ -138,3 +148,6 @@ SEARCHES: Mapping[str, Callable[[Source, Random], Search]] = {
     "evolution": evolutionary_search,
 }
 """By the name that ``latte tune --method`` takes."""
+RANKED = "ranked"
+OF_SPACES: Mapping[str, Callable[[Source, Random], Search]] = {**SEARCHES, RANKED: ranked_search}
+"""With those that only spaces of a certain kind have: one without a ranking has nothing for ``ranked``."""

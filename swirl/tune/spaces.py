@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import product
 from math import inf, prod
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from swirl.cost.time import Demand, Rates, program_demand
 from swirl.errors import LatteError
@@ -57,6 +57,14 @@ class Space(Protocol):
 
     def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
         """Points that differ little from one, in random order, without end unless the space has few."""
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """A space that knows, before anything is measured, which of its points should be the fastest."""
+
+    def ranked(self) -> Iterator[Point]:
+        """Its points, those that should be the fastest first, made one by one."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +241,26 @@ class Several:
                     yield found
 
 
+@dataclass(frozen=True)
+class SeveralRanked(Several):
+    """Spaces side by side that each have a ranking.
+
+    Args:
+        spaces: at least one; all of them are :class:`Ranked`.
+    """
+
+    def ranked(self) -> Iterator[Point]:
+        """The best of each, then the second ones, and so on."""
+        pending = [space.ranked() for space in self.spaces if isinstance(space, Ranked)]
+        while pending:
+            for each in list(pending):
+                found = next(each, None)
+                if found is None:
+                    pending.remove(each)
+                else:
+                    yield found
+
+
 @dataclass
 class Pool:
     """What a search knows of a space: the points that it has drawn, none twice, with what the model says of them.
@@ -246,6 +274,7 @@ class Pool:
         layouts: that points must leave storage with, as later phases build on them; None where all are allowed.
         seen: keys of the points that were drawn.
         texts: their programs before the passes: of one that was met the passes need not run.
+        ranking: what is left of the space's ranking; nothing where it has none.
     """
 
     space: Space
@@ -256,6 +285,15 @@ class Pool:
     layouts: Mapping[str, Layout] | None = None
     seen: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
+    ranking: Iterator[Point] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ranking = self.space.ranked() if isinstance(self.space, Ranked) else iter(())
+
+    def following(self) -> Draw | None:
+        """The next point of the ranking that is new; None at its end."""
+        point = next((each for each in self.ranking if self._is_new(each)), None)
+        return None if point is None else self.add(point)
 
     def draw(self, random: Random) -> Draw | None:
         """A new point; None where none was found in many tries."""

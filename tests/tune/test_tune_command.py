@@ -280,7 +280,7 @@ def test_choices_hold_in_every_process_and_files_may_print(file: Path) -> None:
 
 
 def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, calls = session._results, []
+    own, calls = session.results_of, []
 
     def interrupted(*arguments: object) -> object:
         calls.append(1)
@@ -288,14 +288,14 @@ def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch
             raise KeyboardInterrupt
         return own(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(session, "_results", interrupted)
+    monkeypatch.setattr(session, "results_of", interrupted)
     done = run(file, *SEARCHED, "--budget", "60s")
     assert done.exit_code == 130 and "--resume goes on from tuned" in done.output
     before = candidates(Path("tuned"))
     assert before
     for line in Path("tuned", FILE).read_text().splitlines():
         json.loads(line)
-    monkeypatch.setattr(session, "_results", own)
+    monkeypatch.setattr(session, "results_of", own)
     assert run(file, *SEARCHED, "--budget", "5s", "--resume").exit_code == 0
     after = candidates(Path("tuned"))
     keys = [line.key for line in after]

@@ -15,7 +15,7 @@ from latte.tools.net_files import SET, Source, load_net, plain_errors
 from latte.tools.tune.files import write_entries
 from latte.tools.tune.kernels import measure_kernels, plot_table
 from latte.tools.tune.plot import plot
-from latte.tools.tune.schemes import TTILE
+from latte.tools.tune.schemes import POLYDL, TTILE
 from latte.tools.tune.session import Found, Known, Machine
 from latte.tools.tune.verify import verify
 from latte.tools.tune.whole import Options, Slice, accepted, entries_of, planned, searched
@@ -52,7 +52,8 @@ class Duration(click.ParamType):
 @click.option("--layer", "layers", multiple=True, help="name of a layer or chain; repeatable; by default the whole net")
 @click.option("--phase", "phases", multiple=True, help="forward, backward or update; repeatable; by default all")
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="time for all: 60s, 20m, 1h")
-@click.option("--method", type=click.Choice([*SEARCHES, TTILE]), default="regression", show_default=True)
+@click.option("--method", type=click.Choice([*SEARCHES, TTILE, POLYDL]), default="regression", show_default=True)
+@click.option("--top", type=click.IntRange(1), help="with --method polydl: measure only so many of the ranking")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the draws")
 @click.option(
     "--out",
@@ -91,6 +92,7 @@ def tune(
     phases: tuple[str, ...],
     budget: float,
     method: str,
+    top: int | None,
     seed: int,
     out: Path,
     resume: bool,
@@ -115,6 +117,10 @@ def tune(
     with plain_errors():
         if drop and folder is None:
             raise CommandError("--drop is for --verify", way_out=f"latte tune --verify {out} --drop")
+        if top is not None and method != POLYDL:
+            raise CommandError(
+                f"--top is for --method {POLYDL}", way_out=f"latte tune {file} --method {POLYDL} --top {top}"
+            )
         if folder is not None:
             with _writing(folder) if drop else nullcontext():
                 verified = verify(folder, file, target, drop, click.echo)
@@ -130,7 +136,7 @@ def tune(
             return
         if file is None:
             raise CommandError("name the file of a net", way_out="latte tune net.py --budget 20m")
-        options = Options(file, layers, phases, budget, method, seed, out, resume, target, threads, choices)
+        options = Options(file, layers, phases, budget, method, seed, out, resume, target, threads, choices, top or 0)
         try:
             _searched(options, dry_run)
         except KeyboardInterrupt:

@@ -26,7 +26,7 @@ from swirl.tune.log import (
     commands_to_line,
     to_line,
 )
-from swirl.tune.searches import SEARCHES
+from swirl.tune.searches import OF_SPACES
 from swirl.tune.spaces import Draw, Point, Pool
 
 FINALISTS = 3
@@ -155,7 +155,7 @@ def search(
         machine: that it is for.
         items: of a batch.
         seconds: that the search may take; a batch that has begun is measured to its end.
-        method: a name of :data:`swirl.tune.searches.SEARCHES`, or any other one where the phase names a search.
+        method: a name of :data:`swirl.tune.searches.OF_SPACES`, or any other one where the phase names a search.
         seed: of its draws: the same log, or the same times, give the same search.
         log: what is found is told there.
         known: what need not be measured again.
@@ -174,7 +174,7 @@ def search(
         state = _Progress()
 
         def times(batch: Sequence[Draw]) -> list[float | None]:
-            found = _results(batch, evaluator, tunable.key, known, log, method, seed)
+            found = results_of(batch, evaluator, tunable.key, known, log, method, seed)
             for draw, timed in zip(batch, found, strict=True):
                 ratio = timed.ratio
                 if ratio is None:
@@ -188,7 +188,7 @@ def search(
 
         if tunable.default is not None and tunable.default.key not in pool.seen:
             times([pool.add(tunable.default)])
-        steps = SEARCHES[tunable.searched_by or method](pool, random)
+        steps = OF_SPACES[tunable.searched_by or method](pool, random)
         batch = next(steps, None)
         while batch:
             result = times(batch)
@@ -205,7 +205,7 @@ def search(
     return found
 
 
-def _results(
+def results_of(
     batch: Sequence[Draw], evaluator: Evaluator, key: str, known: Known, log: Log, method: str, seed: int
 ) -> list[Timed]:
     """What has become of a batch; only what is not known is measured, and told."""

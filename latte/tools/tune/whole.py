@@ -15,7 +15,7 @@ from latte.tools.net_files import load_net
 from latte.tools.synthetic_data import synthetic_batch
 from latte.tools.tune.accept import Comparison, compare_nets, has_loss
 from latte.tools.tune.files import NewEntry, new_entry, write_entries
-from latte.tools.tune.schemes import TTILE, with_schemes
+from latte.tools.tune.schemes import POLYDL, TTILE, hierarchy_of, with_schemes, with_variants
 from latte.tools.tune.session import Found, Known, Machine, search
 from latte.tools.tune.subjects import Left, Tunable, tunables
 from swirl.errors import CommandError, LatteError
@@ -63,6 +63,7 @@ class Options:
         resume: whether what the log has need not be measured again.
         target, threads: as they were asked for.
         choices: for recipes of the net, by name.
+        top: how many of PolyDL's ranking are measured; 0 for all.
     """
 
     file: Path
@@ -76,6 +77,7 @@ class Options:
     target: str | None
     threads: int | None
     choices: Mapping[str, Any] = field(default_factory=dict)
+    top: int = 0
 
 
 def planned(
@@ -98,12 +100,7 @@ def planned(
     found, left = tunables(net, machine.target, machine.threads, options.layers, phases)
     if not has_loss(net):
         tell("the net has no loss: it is tuned for inference, which has the commands for forward")
-    if options.method == TTILE:
-        with_spaces = [with_schemes(each, machine, options.out) for each in found]
-        found = [each for each, _ in with_spaces]
-        for _, why in with_spaces:
-            if why:
-                tell(why)
+    found = list(_with_spaces(found, options, machine, tell))
     budget = options.budget - min(ACCEPTING[0] * options.budget, ACCEPTING[1])
     if options.layers:
         return [Slice(each, budget / max(1, len(found)), 0.0, 0.0) for each in found], left
@@ -118,6 +115,22 @@ def planned(
             weighed.append(Slice(each, 0.0, share, seconds * (1 - share)))
     weighed.sort(key=lambda each: -each.weight)
     return list(_sliced(weighed, budget)), left
+
+
+def _with_spaces(
+    found: Sequence[Tunable], options: Options, machine: Machine, tell: Callable[[str], None]
+) -> Iterator[Tunable]:
+    """Phases with the space that the method has."""
+    hierarchy = hierarchy_of(machine) if found and options.method == POLYDL else None
+    for each in found:
+        why = ""
+        if hierarchy is not None:
+            each, why = with_variants(each, machine, hierarchy, options.out, options.seed, options.top)
+        elif options.method == TTILE:
+            each, why = with_schemes(each, machine, options.out)
+        if why:
+            tell(why)
+        yield each
 
 
 def _phases(net: Net, asked: Collection[str]) -> Collection[str]:

@@ -62,19 +62,21 @@ def in_parallel(scheme: Scheme, problem: Problem, threads: int, elements: int) -
     shared = [atom for atom in outside if isinstance(atom, T) and atom.dimension in problem.results]
     rest = [atom for atom in outside if atom not in shared]
     loops: dict[str, int] = {}
-    while shared and not _enough(prod(loops.values()), threads):
+    while shared and not enough(prod(loops.values()), threads):
         atom = shared.pop(0)
         loops[atom.dimension] = loops.get(atom.dimension, 1) * atom.count
     if prod(loops.values()) >= threads:
-        return Scheme((_parallel(loops), *shared, *rest, *scheme.atoms[len(outside) :]))
+        return Scheme((parallel_atom(loops), *shared, *rest, *scheme.atoms[len(outside) :]))
     return _split_off(scheme, problem, threads)
 
 
-def _enough(iterations: int, threads: int) -> bool:
+def enough(iterations: int, threads: int) -> bool:
+    """Whether iterations of a parallel loop keep so many threads busy."""
     return iterations >= threads and (iterations % threads == 0 or iterations >= ENOUGH * threads)
 
 
-def _parallel(loops: Mapping[str, int]) -> Atom:
+def parallel_atom(loops: Mapping[str, int]) -> Atom:
+    """The atom of parallel loops: iterations by dimension, outermost first."""
     ((dimension, count), *others) = loops.items()
     return Tfused(tuple(loops.items())) if others else Tpar(count, dimension)
 
@@ -92,7 +94,7 @@ def _split_off(scheme: Scheme, problem: Problem, threads: int) -> Scheme | None:
                 left //= common
                 atoms[place] = T(atom.count // common, dimension)
         if left == 1:
-            found = Scheme((Tpar(threads, dimension), *_joined_tiles(atoms)))
+            found = Scheme((Tpar(threads, dimension), *joined_tiles(atoms)))
             try:
                 found.levels(problem.extents, problem.lanes)
             except CommandError:
@@ -229,7 +231,7 @@ class Schemes:
             atoms[first], atoms[second] = T(one.count // moved, one.dimension), T(other.count * moved, one.dimension)
         else:
             atoms[first], atoms[second] = other, one
-        made = Scheme(_joined_tiles(atoms))
+        made = Scheme(joined_tiles(atoms))
         try:
             made.levels(self.problem.extents, self.problem.lanes)
         except CommandError:
@@ -271,7 +273,7 @@ class Schemes:
                         tiles.append((dimension, size))
                         sizes[dimension] = size
         made = scheme_of(self.problem, kernel, tiles)
-        return Scheme(_joined_tiles(made.atoms))
+        return Scheme(joined_tiles(made.atoms))
 
     @cached_property
     def _kinds(self) -> list[list[Kernel]]:
@@ -302,7 +304,7 @@ class Schemes:
         return Scheme((*scheme.atoms[:place], *map(Pack, chosen), *scheme.atoms[place:]))
 
 
-def _joined_tiles(atoms: Sequence[Atom]) -> tuple[Atom, ...]:
+def joined_tiles(atoms: Sequence[Atom]) -> tuple[Atom, ...]:
     """Atoms without tiles of one iteration; consecutive ones of a dimension are one."""
     found: list[Atom] = []
     for atom in atoms:

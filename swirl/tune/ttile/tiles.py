@@ -87,7 +87,7 @@ def _covers(extent: int, larger: int, smaller: int) -> Iterator[tuple[tuple[int,
 def _bound(problem: Problem, vector: str, kernel: MicroKernel) -> Iterator[tuple[tuple[str, int], ...]]:
     """The copies of a micro-kernel on each choice of dimensions, without those of 1."""
     pixels = [d for d in problem.extents if d in problem.results and d != vector]
-    taps = [d for d in problem.sums if _joined(problem, d)]
+    taps = [d for d in problem.sums if shares_subscript(problem, d)]
     channels = [d for d in problem.sums if d not in taps]
     order = _order(problem, vector)
     for wide in _chosen(pixels, (kernel.w, kernel.h)):
@@ -103,7 +103,7 @@ def _chosen(dimensions: Sequence[str], counts: Sequence[int]) -> Iterator[dict[s
         yield dict(zip(chosen, wanted, strict=True))
 
 
-def _joined(problem: Problem, dimension: str) -> bool:
+def shares_subscript(problem: Problem, dimension: str) -> bool:
     """Whether a sum shares a subscript with another dimension, as a tap does with a pixel."""
     own = [dict(each.terms) for tensor in problem.tensors for each in tensor.subscripts]
     return any(dimension in terms and len(terms) > 1 for terms in own)
