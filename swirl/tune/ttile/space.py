@@ -118,6 +118,7 @@ class Schemes:
             dimension a cache.
         packing: whether copies of operands are drawn, too.
         ways: of :data:`WAYS`, in which points are chosen equally often.
+        pairs: whether two micro-kernels may cover an extent together.
 
     Raises:
         CommandError: the phase has no contraction that schemes can tile; or no micro-kernel fits it.
@@ -131,6 +132,7 @@ class Schemes:
     permutation: str = FREE
     packing: bool = False
     ways: tuple[str, ...] = WAYS
+    pairs: bool = True
     prepared: Subject = field(init=False)
     problem: Problem = field(init=False)
     kernels: tuple[Kernel, ...] = field(init=False)
@@ -138,7 +140,7 @@ class Schemes:
     def __post_init__(self) -> None:
         begun = prepared(self.subject, self.known)
         found = problem_of(begun.program, begun.target.simd_width)
-        kernels = tuple(kernels_of(found, self.table))
+        kernels = tuple(each for each in kernels_of(found, self.table) if self.pairs or not each.along)
         if not kernels:
             where = ", ".join(f"{d} of {found.extents[d]}" for d in found.vectors) or "no dimension"
             raise CommandError(
