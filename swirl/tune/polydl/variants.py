@@ -44,8 +44,10 @@ MOST = 128
 for a convolution."""
 APART = 2
 """Sizes of slots along a dimension are at least so many times the one before; those of tiles twice as many times."""
+WORTH = 0.5
+"""Of what the best slot computes, the share that others compute at least."""
 SIZES = 3
-"""Sizes of tiles between the slot and the whole extent that are tried along a dimension."""
+"""Sizes of tiles between the slot and the whole extent that are tried along a dimension, from small to large ones."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class Variants:
 
     @cached_property
     def slots(self) -> list[tuple[tuple[str, int], ...]]:
-        """Slots whose data are in the first cache, the one that computes most first; at least the smallest one."""
+        """Slots whose data are in the first cache, the one that computes most first; at least the smallest one. Those
+        that compute much less are left out: what is loaded for them is used too seldom."""
         elements = self.hierarchy.caches[0].bytes // FLOAT
         start = self.above.begun()
         choices: dict[str, list[int]] = {}
@@ -157,9 +160,10 @@ class Variants:
             # Registers are filled by a sum: the innermost loop is one, as long as there is one.
             choices[dimension] = larger[1:] if dimension in self.problem.sums else larger
         found = [tuple(zip(choices, chosen, strict=True)) for chosen in product(*choices.values())]
-        fitting = [slot for slot in found if self._footprint(slot) <= elements]
-        smallest = min(found, key=self._footprint)
-        return sorted(fitting, key=lambda slot: (-prod(size for _, size in slot), slot)) or [smallest]
+        fitting = [slot for slot in found if self._footprint(slot) <= elements] or [min(found, key=self._footprint)]
+        computed = {slot: prod(max(1, size) for _, size in slot) for slot in fitting}
+        least = WORTH * max(computed.values())
+        return sorted((slot for slot in fitting if computed[slot] >= least), key=lambda slot: (-computed[slot], slot))
 
     def _footprint(self, slot: Sequence[tuple[str, int]]) -> int:
         """Elements that a slot touches."""
@@ -182,7 +186,10 @@ class Variants:
     def _choices(self, dimension: str, size: int) -> list[int]:
         """Sizes of a tile around a slot; the slot's own is none."""
         between = [each for each in self.above.sizes(dimension, size) if each != self.above.outer[dimension]]
-        return _apart(size, between, 2 * APART)[: SIZES + 1]
+        _, *larger = _apart(size, between, 2 * APART)
+        if len(larger) > SIZES:
+            larger = [larger[number * (len(larger) - 1) // (SIZES - 1)] for number in range(SIZES)]
+        return [size, *larger]
 
     @cached_property
     def _shareable(self) -> list[str]:

@@ -104,8 +104,16 @@ def test_a_slot_is_in_the_first_cache_and_its_innermost_loop_is_a_sum() -> None:
         tile = {"i": 1, "j": 8, "k": 1, **found.above.inner, **dict(slot)}
         assert slot[0][0] == "k" and slot[0][1] > 1
         assert found.problem.footprint(tile) <= elements
+        assert np.prod([size for _, size in slot]) >= np.prod([size for _, size in found.slots[0]]) / 2
     scheme = found.scheme(found.default)
     assert scheme is not None and str(scheme).startswith("[T_") and "_i, T_" in str(scheme)
+
+
+def test_tiles_are_of_few_sizes_from_small_to_large_ones() -> None:
+    found = variants(product(8, 8, 500000), (MicroKernel(1, 4),))
+    sizes_ = found._choices("k", 32)
+    assert sizes_[0] == 32 and len(sizes_) == 4 and sizes_[1] < 500 and sizes_[-1] > 50000
+    assert all(500000 % size == 0 and size % 32 == 0 for size in sizes_)
 
 
 def test_the_register_tile_loads_least() -> None:
@@ -226,7 +234,7 @@ def convolutions() -> dict[str, Tunable]:
     return {each.name: each for each in found}
 
 
-@pytest.mark.parametrize("phase", ["conv1_relu1 forward", "conv2 forward", "conv2 backward", "conv2 update"])
+@pytest.mark.parametrize("phase", ["conv1_relu1 forward", "conv2 backward", "conv2 update"])
 def test_convolutions_of_nets_with_borders_and_strides(phase: str) -> None:
     tunable = convolutions()[phase]
     found = Variants(tunable.subject, tunable.known.commands, tuple(fitting(16)), 2, CACHES, most=4, top=2)
