@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product, zip_longest
+from types import MappingProxyType
 
 from swirl.errors import CommandError, LatteError
 from swirl.ir.nest import fresh, variable_of
@@ -166,23 +167,35 @@ class Tiles:
         (part,) = self.parts[dimension]
         return part.outer
 
-    def order(self, outer: Sequence[str], results: Sequence[str], sums: Sequence[str], inner: Sequence[str]) -> None:
+    def order(
+        self,
+        outer: Sequence[str],
+        results: Sequence[str],
+        sums: Sequence[str],
+        inner: Sequence[str],
+        last: Sequence[str] | None = None,
+    ) -> None:
         """Put loops into their order: those over tiles, the outer level of all dimensions first; sums that stay inside
         of them; then those in tiles.
 
         Args:
             outer: dimensions that are not tiled, outermost.
-            results: dimensions of the result, in the order of the loops over their tiles, and in that of those inside.
+            results: dimensions of the result, in the order of the loops over their tiles.
             sums: loops over tiles of the sum.
             inner: loops of the sum in a tile.
+            last: dimensions of the result in the order of the loops in a tile; the others are around the tiles. By
+                default that of ``results``.
 
         Raises:
             Refused: a dependence, or what is between the loops, forbids it.
         """
         untiled = [name for d in outer for name in self.inside(d)]
+        last = results if last is None else last
         for parts in product(*(self.parts[d] for d in results)):
-            heads = [name for level in zip_longest(*(part.outer for part in parts)) for name in level if name]
-            tails = [name for part in parts for name in part.inside]
+            own = dict(zip(results, parts, strict=True))
+            levels = zip_longest(*(part.outer if d in last else part.inside for d, part in own.items()))
+            heads = [name for level in levels for name in level if name]
+            tails = [name for d in last for name in own[d].inside]
             if sums or self._problem.perfect:
                 self._reorder([*untiled, *heads, *sums, *tails, *inner])
             else:  # what is around the sums stays there
@@ -253,7 +266,13 @@ def sum_up(s: Schedule, phase: str, target: Target, rows: Sequence[Part], lanes:
 
 
 def copied(
-    s: Schedule, phase: str, problem: Problem, tensor: str, last: str, panel: int | None = None
+    s: Schedule,
+    phase: str,
+    problem: Problem,
+    tensor: str,
+    last: str,
+    panel: int | None = None,
+    blocks: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[str, dict[str, list[str]]]:
     """Copy an operand, with a dimension innermost in memory; or in panels, blocks of that dimension.
 
@@ -264,6 +283,7 @@ def copied(
         tensor: the operand.
         last: the dimension.
         panel: size of a panel; None for a copy that is not in panels.
+        blocks: of other dimensions: sizes.
 
     Returns:
         the name of the copy, and dimension → loops of the nest that makes it, outermost first.
@@ -274,18 +294,20 @@ def copied(
     found, of = problem.tensor(tensor), _axes(problem, tensor)
     if last not in of:
         raise CommandError(f"no subscript of {tensor} is {last} alone", way_out="a schedule without this copy")
-    blocked = panel is not None and panel < problem.extents[last]
+    wanted = {**blocks, **({last: panel} if panel is not None else {})}
+    wanted = {d: size for d, size in wanted.items() if size < problem.extents[d]}
     rest = [n for n in range(len(found.subscripts)) if n != of[last]]
-    order = [of[last], *rest] if blocked else [*rest, of[last]]
+    first = [of[d] for d in (last, *blocks) if d in wanted]
+    order = [*first, *(n for n in rest if n not in first), *([] if last in wanted else [of[last]])]
     options = (("order", [n - found.batch for n in order]),)
     before = set(s.buffers(phase))
     made = s.apply(Recorded("pack", (phase, tensor), options, DEFAULT_SCHEDULE))
     (name,) = set(s.buffers(phase)) - before
     loops_ = {d: [loop] for d, axis in of.items() for loop in made if loop.rpartition("_dim")[2] == str(axis)}
-    if blocked:
+    for d, size in sorted(wanted.items(), key=lambda each: each[0] == last):  # the last one's blocks are innermost
         known = set(s.loops(phase))
-        s.apply(Recorded("tile", (name, of[last], panel), (), DEFAULT_SCHEDULE))
-        loops_[last] = [loop for loop in s.loops(phase) if loop not in known] or loops_[last]
+        s.apply(Recorded("tile", (name, of[d], size), (), DEFAULT_SCHEDULE))
+        loops_[d] = [loop for loop in s.loops(phase) if loop not in known] or loops_[d]
     return name, loops_
 
 
@@ -305,7 +327,7 @@ def fill(s: Schedule, phase: str, order: Sequence[str], row: str, lanes: int | N
         s: the schedule.
         phase: of it.
         order: its loops, outermost first: threads share the first one; neighbours of the copy are along the last one.
-        row: the loop along which neighbours of the source are together.
+        row: the loop along which neighbours of the source are together; "" where rows are not turned.
         lanes: of a vector along the last loop: rows of the source are loaded whole, and turned in registers; None for
             no vectors.
     """
@@ -313,7 +335,7 @@ def fill(s: Schedule, phase: str, order: Sequence[str], row: str, lanes: int | N
         s.reorder(phase, list(order))
     if lanes is not None:
         with suppress(LatteError):
-            if row != order[-1]:
+            if row not in ("", order[-1]):
                 s.unroll_and_jam(phase, row, lanes)
         with suppress(LatteError):
             s.vectorize(phase, order[-1], lanes, strided="gather")

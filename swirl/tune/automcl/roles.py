@@ -39,7 +39,8 @@ class Product:
 
 @dataclass(frozen=True)
 class Window:
-    """A subscript over pixels and taps: ``s * pixel + d * tap``.
+    """A subscript over pixels and taps: ``s * pixel + d * tap``; of a gradient's gather ``(pixel - tap) // 2``, whose
+    divisor is left out: the formulas are then bounds.
 
     Args:
         pixel: the dimension of the result.
@@ -155,7 +156,7 @@ def _windows(problem: Problem, tensor: Tensor) -> tuple[Window, ...]:
             continue
         pixels = [(d, factor) for d, factor in each.terms if d in problem.results]
         taps = [(d, factor) for d, factor in each.terms if d not in problem.results]
-        if len(pixels) != 1 or len(taps) != 1 or each.divisor != 1:
+        if len(pixels) != 1 or len(taps) != 1:
             raise CommandError(f"{problem.nest}: {tensor.name} is not read in windows of a pixel and a tap")
         found.append(Window(pixels[0][0], taps[0][0], abs(pixels[0][1]), abs(taps[0][1])))
     return tuple(found)
