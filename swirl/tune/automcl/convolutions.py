@@ -88,7 +88,7 @@ def conv_recipe(
             tiles.share(own.outer, [own.oc, *tall], inside=True)
         if clipped:
             _cut_borders(s, phase, tiles, own)
-        _copy(s, target, phase, own, tiling, schedule)
+        _copy(s, target, phase, own, tiling, schedule, shares)
         schedule_others(s, phase, problem, known, shares)
 
     return scheduled
@@ -104,7 +104,9 @@ def _cut_borders(s: Schedule, phase: str, tiles: Tiles, own: Convolution) -> Non
                     s.split(phase, name, cuts)
 
 
-def _copy(s: Schedule, target: Target, phase: str, own: Convolution, tiling: ConvTiling, schedule: str) -> None:
+def _copy(
+    s: Schedule, target: Target, phase: str, own: Convolution, tiling: ConvTiling, schedule: str, shares: bool
+) -> None:
     """The weights in blocks of OC_t and IC_t channels; not where result channels are innermost."""
     problem = own.problem
     if own.oc not in problem.tensor(own.weights).apart:
@@ -115,7 +117,7 @@ def _copy(s: Schedule, target: Target, phase: str, own: Convolution, tiling: Con
     *tall, across = [loops.pop(each.tap)[0] for each in own.windows]
     others = [each for several in loops.values() for each in several]
     between = [*tall, *blocks] if schedule == CONV else [*blocks, *tall]
-    fill(s, phase, [*filters, *others, *between, across, channel, inner], "", target.simd_width)
+    fill(s, phase, [*filters, *others, *between, across, channel, inner], "", target.simd_width, shares)
 
 
 def conv_tile(own: Convolution, tiling: ConvTiling) -> ConvTile:

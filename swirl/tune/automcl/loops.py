@@ -320,16 +320,17 @@ def _axes(problem: Problem, tensor: str) -> dict[str, int]:
     return found
 
 
-def fill(s: Schedule, phase: str, order: Sequence[str], row: str, lanes: int | None) -> None:
+def fill(s: Schedule, phase: str, order: Sequence[str], row: str, lanes: int | None, shares: bool) -> None:
     """Schedule the nest of a copy.
 
     Args:
         s: the schedule.
         phase: of it.
-        order: its loops, outermost first: threads share the first one; neighbours of the copy are along the last one.
+        order: its loops, outermost first, of which the first one is shared; neighbours of the copy are along the last.
         row: the loop along which neighbours of the source are together; "" where rows are not turned.
         lanes: of a vector along the last loop: rows of the source are loaded whole, and turned in registers; None for
             no vectors.
+        shares: whether threads share it.
     """
     with suppress(LatteError):
         s.reorder(phase, list(order))
@@ -339,6 +340,6 @@ def fill(s: Schedule, phase: str, order: Sequence[str], row: str, lanes: int | N
                 s.unroll_and_jam(phase, row, lanes)
         with suppress(LatteError):
             s.vectorize(phase, order[-1], lanes, strided="gather")
-    if len(order) > 1:
+    if shares and len(order) > 1:
         with suppress(LatteError):
             s.parallelize(phase, order[0])

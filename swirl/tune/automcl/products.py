@@ -66,7 +66,7 @@ def product_recipe(
             _along_results(s, target, phase, own, tiles, tiling, schedule)
         if shares:
             tiles.share(own.outer, [own.m, own.n], not tiles.outside(own.k))
-        _copies(s, target, phase, own, tiling, schedule)
+        _copies(s, target, phase, own, tiling, schedule, shares)
         schedule_others(s, phase, problem, known, shares)
 
     return scheduled
@@ -109,7 +109,7 @@ def _along_sums(s: Schedule, target: Target, phase: str, own: Product, tiles: Ti
         s.unroll(phase, loop.name, min(copies, MOST_SUMS))
 
 
-def _copies(s: Schedule, target: Target, phase: str, own: Product, tiling: Tiling, schedule: str) -> None:
+def _copies(s: Schedule, target: Target, phase: str, own: Product, tiling: Tiling, schedule: str, shares: bool) -> None:
     """The copies of operands, and the nests that make them."""
     problem, width = own.problem, target.simd_width
     if schedule == TTMM:
@@ -119,7 +119,7 @@ def _copies(s: Schedule, target: Target, phase: str, own: Product, tiling: Tilin
                 names[dimension] = list(s.tile_loop(phase, names[dimension][0], size))
         others = [name for d, own_loops in names.items() if d not in (own.n, own.k) for name in own_loops]
         tiles = [each[0] for each in (names[own.n], names[own.k]) if len(each) > 1]
-        fill(s, phase, [*tiles, *others, names[own.k][-1], names[own.n][-1]], names[own.k][-1], width)
+        fill(s, phase, [*tiles, *others, names[own.k][-1], names[own.n][-1]], names[own.k][-1], width, shares)
     panels: Mapping[str, list[tuple[str, str, int]]] = {
         LPMM: [(own.left, own.m, tiling.mt)],
         RPMM: [(own.right, own.n, tiling.nt)],
@@ -131,4 +131,4 @@ def _copies(s: Schedule, target: Target, phase: str, own: Product, tiling: Tilin
         *outer, inner = names.pop(dimension)
         row = names.pop(own.k)[-1]
         others = [name for own_loops in names.values() for name in own_loops]
-        fill(s, phase, [*outer, *others, row, inner], row, None if schedule == RPMM else width)
+        fill(s, phase, [*outer, *others, row, inner], row, None if schedule == RPMM else width, shares)
