@@ -59,6 +59,7 @@ class Space(Protocol):
         """Points that differ little from one, in random order, without end unless the space has few."""
 
 
+@runtime_checkable
 class ListedSpace(Space, Protocol):
     """A space whose points are known by what was chosen, before their programs are made."""
 

@@ -14,6 +14,7 @@ from latte.net import Net
 from latte.tools.net_files import load_net
 from latte.tools.synthetic_data import synthetic_batch
 from latte.tools.tune.accept import Comparison, compare_nets, has_loss
+from latte.tools.tune.automcl import AUTOMCL, with_configurations
 from latte.tools.tune.files import NewEntry, new_entry, write_entries
 from latte.tools.tune.schemes import TTILE, with_schemes
 from latte.tools.tune.session import Found, Known, Machine, search
@@ -30,6 +31,11 @@ ACCEPTING = 0.15, 30.0
 """Share of the budget, and seconds at the most, in which the whole net is measured with what was found."""
 ROUNDS = 2
 """Of a profile: enough to tell which phases take long."""
+SPACES: Mapping[str, Callable[[Tunable, Machine, Path], tuple[Tunable, str]]] = {
+    TTILE: with_schemes,
+    AUTOMCL: with_configurations,
+}
+"""Methods with spaces of their own."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,8 @@ def planned(
     found, left = tunables(net, machine.target, machine.threads, options.layers, phases)
     if not has_loss(net):
         tell("the net has no loss: it is tuned for inference, which has the commands for forward")
-    if options.method == TTILE:
-        with_spaces = [with_schemes(each, machine, options.out) for each in found]
+    if options.method in SPACES:
+        with_spaces = [SPACES[options.method](each, machine, options.out) for each in found]
         found = [each for each, _ in with_spaces]
         for _, why in with_spaces:
             if why:
