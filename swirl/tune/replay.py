@@ -84,7 +84,11 @@ class LoggedPool:
 
 
 def replayed(
-    method: Callable[[Source, Random], Search], lines: Sequence[CandidateLine], seed: int, trials: int | None = None
+    method: Callable[[Source, Random], Search],
+    lines: Sequence[CandidateLine],
+    seed: int,
+    trials: int | None = None,
+    enough: float = 0.0,
 ) -> list[float]:
     """The times, beside the known schedule's, of the candidates that a search measures, in its order; infinite where
     one was refused, wrong or lost.
@@ -94,11 +98,12 @@ def replayed(
         lines: of one subject.
         seed: of the search's draws.
         trials: after which it ends; None for all candidates.
+        enough: it ends as well with the batch that has come to this time.
     """
     found: list[float] = []
     steps = method(LoggedPool(lines), Random(seed))
     batch = next(steps, None)
-    while batch and (trials is None or len(found) < trials):
+    while batch and (trials is None or len(found) < trials) and min(found, default=enough + 1) > enough:
         times = [draw.point.line.ratio for draw in batch]  # type: ignore[attr-defined]
         found += [float("inf") if each is None else each for each in times]
         try:

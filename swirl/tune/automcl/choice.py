@@ -1,5 +1,5 @@
-"""Which schedule for a product of a size: boosted trees, trained on measurements (AutoMCL, section 3, "Learning to choose
-schedules"). Here they are read and evaluated, with NumPy; ``latte/tools/tune/choice.py`` trains them."""
+"""Which schedule a product gets by its size: boosted trees, trained on measurements (AutoMCL, section 3, "Learning to
+choose schedules"). They are read and evaluated here; ``latte/tools/tune/choice.py`` trains them."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def choice_file(folder: Path, target: str) -> Path:
 
 
 def load_choice(target: Target, machine: str, threads: int, folders: Sequence[Path]) -> ScheduleChoice | None:
-    """The choice for a target, trained on this machine with as many threads; None where no folder has one: one of another
-    machine is worth nothing.
+    """The choice for a target that was trained on this machine with as many threads; None where no folder has one: that
+    of another machine is worth nothing.
 
     Args:
         target: what code is made for.

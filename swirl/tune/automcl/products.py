@@ -3,7 +3,7 @@
 =========  =====================================================================================================
 schedule   what it does
 =========  =====================================================================================================
-TMM        tiles; lanes are columns of C, whose elements of W are gathered
+TMM        tiles; lanes are columns of C, whose elements of W are turned in registers, or gathered
 TTMM       W is copied whole, turned, so that these elements are neighbours; then as TMM
 DNMM       tiles; lanes are along the sum: a sum for each lane, added up at the end
 DNMM332    the same with a second level of tiles
@@ -20,19 +20,37 @@ tiles of rows and columns are shared by threads, as one range.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from swirl.errors import CommandError
+from swirl.errors import CommandError, LatteError
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import parse_program
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.recipe import Schedule
 from swirl.target.targets import Target
-from swirl.tune.automcl.complexity import DPMM, LPMM, PRODUCTS, RPMM, RPMMV, TTMM
+from swirl.tune.automcl.complexity import DPMM, LPMM, PRODUCTS, RPMM, RPMMV, TMM, TTMM
 from swirl.tune.automcl.factors import LANES, Tiling
 from swirl.tune.automcl.loops import Tiles, alone, copied, fill, register_tile, sum_up
 from swirl.tune.automcl.roles import Product, product_of
+from swirl.tune.candidates import Subject
 from swirl.tune.prepared import schedule_others
 
 MOST_SUMS = 8
 """Vectors of sums that an element of C has at the most, where lanes are along the sum: more hide no latency."""
+
+
+def product_subject(m: int, k: int, n: int, target: Target) -> Subject:
+    """A product by itself, to be scheduled: ``C[y, x] += D[y, k] * W[x, k]``, all in rows.
+
+    Args:
+        m, k, n: M, K and N.
+        target: what code is made for.
+    """
+    text = f"for y in range({m}):\n for x in range({n}):\n  for k in range({k}):\n   C[y, x] += D[y, k] * W[x, k]"
+    shapes = {"C": (m, n), "D": (m, k), "W": (n, k)}
+    buffers = {name: Buffer(f"operands.{name}", shape, per_item=False) for name, shape in shapes.items()}
+    program = parse_program(text, buffers, name="product.forward")
+    return Subject.alone(program, "forward", ("product.", "operands."), target)
 
 
 def product_recipe(
@@ -86,6 +104,9 @@ def _along_results(
     else:
         tiles.order(own.outer, [rows, lanes], [], [*others, *tiles.inside(own.k)])
     sum_up(s, phase, target, tiles.parts[rows], tiles.parts[lanes])
+    if schedule == TMM and own.n in own.problem.tensor(own.right).apart:
+        with suppress(LatteError):  # rows of W are loaded whole, a vector of them at a time, and turned in registers
+            s.unroll(phase, tiles.inside(own.k)[-1], target.simd_width, unroll_type=1)
 
 
 def _along_sums(s: Schedule, target: Target, phase: str, own: Product, tiles: Tiles, tiling: Tiling) -> None:

@@ -50,7 +50,9 @@ class Configurations:
             operands are those of AutoMCL's schedules.
         threads: that run it.
         schedules: for products; one, where one was chosen. A convolution has CONVOpt.
-        filtered: of tile sizes; None for all.
+        filtered: of tile sizes; by default that of the target.
+        listed: the configurations, where they are not those of algorithm 1 that the filter leaves; those whose tiles
+            cross the blocks of arrays are left out.
 
     Raises:
         CommandError: the phase has no contraction that is a product or a convolution; or no sizes are left.
@@ -61,6 +63,7 @@ class Configurations:
     threads: int
     schedules: tuple[str, ...] = CHOSEN_AMONG
     filtered: Filter | None = None
+    listed: Sequence[Mapping[str, Any]] | None = None
     prepared: Subject = field(init=False)
     own: Product | Convolution = field(init=False)
     every: tuple[Mapping[str, Any], ...] = field(init=False)
@@ -71,7 +74,8 @@ class Configurations:
         problem = problem_of(begun.program, begun.target.simd_width)
         own = role_of(problem)
         filtered = self.filtered or Filter.of(begun.target)
-        every = tuple(_every(own, self.schedules, self.threads, filtered))
+        listed = _listed(own, self.schedules, self.threads, filtered) if self.listed is None else self.listed
+        every = tuple(each for each in listed if _is_whole(own, each))
         if not every:
             raise CommandError(
                 f"no tile sizes fit {self.subject.program.name}: its arrays are blocked otherwise, or no tile fits "
@@ -137,26 +141,37 @@ def role_of(problem: Problem) -> Product | Convolution:
             raise CommandError(f"{error.message}; {other.message}", way_out="another method") from other
 
 
-def _every(
+def _listed(
     own: Product | Convolution, schedules: Sequence[str], threads: int, filtered: Filter
 ) -> Iterator[dict[str, Any]]:
-    """The configurations whose tiles do not cross the blocks of arrays."""
-    problem = own.problem
-    if isinstance(own, Convolution):
-        conv = [each for each in schedules if each in CONVOLUTIONS] or [CONVOPT]
-        for schedule in conv:
+    """The configurations that algorithm 1, or the factors of a convolution, begin with, and the filter leaves."""
+    for schedule in schedules if isinstance(own, Product) else _of_convolutions(schedules):
+        if isinstance(own, Convolution):
             for each in conv_space(schedule, own, filtered):
-                sizes = ((own.ow, each.owt), (own.ic, each.ict), (own.oc, each.oct))
-                if all(_fits(problem, d, size) for d, size in sizes):
-                    yield configuration_of(schedule, each)
-        return
-    m, k, n = own.extents
-    for schedule in schedules:
-        for tiling in kept_space(schedule, m, k, n, threads, filtered) if schedule not in CONVOLUTIONS else ():
-            sizes = ((own.m, tiling.mt), (own.n, tiling.nt), (own.k, tiling.kt))
-            # Sums that are kept in a local cannot be interrupted.
-            if all(_fits(problem, d, size) for d, size in sizes) and (tiling.kt >= k or not problem.local):
+                yield configuration_of(schedule, each)
+        elif schedule not in CONVOLUTIONS:
+            m, k, n = own.extents
+            for tiling in kept_space(schedule, m, k, n, threads, filtered):
                 yield configuration_of(schedule, tiling)
+
+
+def _of_convolutions(schedules: Sequence[str]) -> Sequence[str]:
+    return [each for each in schedules if each in CONVOLUTIONS] or [CONVOPT]
+
+
+def _is_whole(own: Product | Convolution, configuration: Mapping[str, Any]) -> bool:
+    """Whether tiles do not cross the blocks of arrays, and those of a sum that is kept in a local are whole: it cannot
+    be interrupted."""
+    problem, tiling = own.problem, tiling_of(configuration)
+    if isinstance(own, Convolution):
+        assert isinstance(tiling, ConvTiling)
+        return all(
+            _fits(problem, d, size) for d, size in ((own.ow, tiling.owt), (own.ic, tiling.ict), (own.oc, tiling.oct))
+        )
+    assert isinstance(tiling, Tiling)
+    if problem.local and tiling.kt < problem.extents[own.k]:
+        return False
+    return all(_fits(problem, d, size) for d, size in ((own.m, tiling.mt), (own.n, tiling.nt), (own.k, tiling.kt)))
 
 
 def _fits(problem: Problem, dimension: str, size: int) -> bool:
