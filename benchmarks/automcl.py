@@ -7,6 +7,7 @@
     python benchmarks/tuning.py automcl figures           # tables and pictures of what was measured
     python benchmarks/tuning.py automcl record 256,256,256   # a log of random draws, for replay
     python benchmarks/tuning.py automcl replay            # AutoMCL's search beside AutoTVM's on the logs
+    python benchmarks/tuning.py automcl ideal-cache       # theorems 1 and 2 beside a simulated ideal cache
 
 What is measured is in ``benchmarks/tuning/automcl_TARGET.jsonl``, a line a search; a search that is there is not done
 again, so that an interrupted command goes on. Nothing else should run beside ``measure``, ``spaces`` and ``record``.
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import gzip
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import geometric_mean, mean
@@ -24,6 +26,7 @@ from time import monotonic
 from zlib import crc32
 
 import click
+from ideal_cache import convolution_trace, misses, product_trace
 from rich.console import Console
 from rich.table import Table
 
@@ -53,7 +56,24 @@ from swirl.schedule.rules.schedule import default_schedule
 from swirl.target.machine import resolve_target
 from swirl.target.targets import Target
 from swirl.tune.automcl.choice import choice_file
-from swirl.tune.automcl.complexity import DNMM, PRODUCTS, RPMM, RPMMV, c_m
+from swirl.tune.automcl.complexity import (
+    CONV,
+    CONVOPT,
+    DNMM,
+    DPMM,
+    LPMM,
+    PRODUCTS,
+    RPMM,
+    RPMMV,
+    TMM,
+    TTMM,
+    ConvTile,
+    Tile,
+    c_c,
+    c_m,
+    t_c,
+    t_m,
+)
 from swirl.tune.automcl.factors import (
     MOST,
     Filter,
@@ -67,6 +87,7 @@ from swirl.tune.automcl.products import product_subject
 from swirl.tune.automcl.search import AUTOTVM, annealing_search, configuration_search
 from swirl.tune.automcl.space import CHOSEN_AMONG, Configurations, configuration_of
 from swirl.tune.candidates import Subject
+from swirl.tune.divisors import divisors
 from swirl.tune.evaluation import Evaluator, line_of
 from swirl.tune.log import MEASURED, CandidateLine, Log, read_log
 from swirl.tune.replay import best_after, replayed
@@ -423,3 +444,78 @@ def budget(search: str, lines: Sequence[CandidateLine], share: float, seeds: int
         found = replayed(SEARCHES[search], lines, seed, enough=best / share)
         needed.append(next(n + 1 for n, ratio in enumerate(found) if ratio <= best / share))
     return mean(needed)
+
+
+# --- theorems 1 and 2 ---------------------------------------------------------------------------------------
+@automcl.command("ideal-cache")
+@click.option("--sizes", "count", default=25, show_default=True, help="of each row")
+def ideal_cache(count: int) -> None:
+    """The misses of theorems 1 and 2 beside those of a simulated ideal cache that has a line more than a tile needs:
+    how often they are fewer, or more than twice as many."""
+    headings = ("schedule", "sizes", "fewer", "above twice", "least ratio", "greatest")
+    table = Table(*headings, box=None, title=f"formula / simulation, lines of {LINE_WORDS} words")
+    for kind, drawn in (("any", _any_tile), ("large", _large_tile)):
+        for schedule in DIFFERENT:
+            table.add_row(schedule, kind, *_beside(schedule, drawn, count))
+    for kind, drawn_conv in (("any", _any_conv), ("large", _large_conv)):
+        for schedule in (CONV, CONVOPT):
+            table.add_row(schedule, kind, *_beside_conv(schedule, drawn_conv, max(1, count // 2)))
+    Console().print(table)
+
+
+DIFFERENT = (TMM, TTMM, DNMM, LPMM, RPMM, DPMM)
+"""Schedules with formulas of their own."""
+LINE_WORDS = 4
+"""Words of a simulated line: small, so that small arrays have many."""
+
+
+def _any_tile(schedule: str, random: Random) -> Tile:
+    extents = [random.randint(4, 24) for _ in range(3)]
+    return Tile(*extents, *(random.choice(divisors(size)) for size in extents), LINE_WORDS)
+
+
+def _large_tile(schedule: str, random: Random) -> Tile:
+    """Rows of a tile have two lines or more, and the sum six tiles or more."""
+    mt = 8 if schedule in (LPMM, DPMM) else random.choice((4, 6, 8))
+    kt, nt = (8 if schedule == DNMM else random.choice((8, 12))), random.choice((8, 12))
+    counts = random.choice((2, 3)), random.choice((6, 8)), random.choice((2, 3))
+    return Tile(mt * counts[0], kt * counts[1], nt * counts[2], mt, kt, nt, LINE_WORDS)
+
+
+def _beside(schedule: str, drawn: Callable[[str, Random], Tile], count: int) -> list[str]:
+    random = Random(schedule)
+    ratios = []
+    for _ in range(count):
+        tile = drawn(schedule, random)
+        trace = product_trace(schedule, tile, random.randrange(LINE_WORDS))
+        ratios.append(c_m(schedule, tile) / misses(trace, t_m(schedule, tile) + 1))
+    return _told(ratios)
+
+
+def _any_conv(random: Random) -> ConvTile:
+    ic, oc, kernel = random.choice((4, 6, 8)), random.choice((4, 6, 8)), random.choice((1, 2, 3))
+    pad, stride, size = random.randint(0, kernel // 2), random.choice((1, 2)), random.randint(kernel + 2, 9)
+    blocks = random.choice(divisors(ic)), random.choice(divisors(oc))
+    found = ConvTile(1, ic, size, size, oc, kernel, kernel, 1, *blocks, LINE_WORDS, pad, pad, stride, stride)
+    return replace(found, owt=random.choice(divisors(found.ow)))
+
+
+def _large_conv(random: Random) -> ConvTile:
+    kernel, ow, oh = random.choice((2, 3)), random.choice((16, 24)), random.choice((6, 8))
+    high, wide = oh + kernel - 1, ow + kernel - 1
+    return ConvTile(1, 16, high, wide, 16, kernel, kernel, 8, random.choice((4, 8)), 8, LINE_WORDS)
+
+
+def _beside_conv(schedule: str, drawn: Callable[[Random], ConvTile], count: int) -> list[str]:
+    random = Random(schedule)
+    ratios = []
+    for _ in range(count):
+        tile = drawn(random)
+        trace = convolution_trace(schedule, tile, random.randrange(LINE_WORDS))
+        ratios.append(c_c(schedule, tile) / misses(trace, t_c(schedule, tile) + 1))
+    return _told(ratios)
+
+
+def _told(ratios: Sequence[float]) -> list[str]:
+    below, above = sum(each < 1 for each in ratios), sum(each > 2 for each in ratios)
+    return [f"{below} of {len(ratios)}", f"{above} of {len(ratios)}", f"{min(ratios):.2f}", f"{max(ratios):.1f}"]

@@ -71,7 +71,8 @@ def initial_space(schedule: str, m: int, k: int, n: int, threads: int) -> Iterat
         m, k, n: M, K and N.
         threads: p.
     """
-    levels, found = LEVELS[schedule], dict.fromkeys(())
+    levels = LEVELS[schedule]
+    found: dict[Tiling, None] = {}
     for py in divisors(threads):
         rows, columns = -(-m // py), -(-n // (threads // py))
         for mo, mt in _nested(rows, levels):

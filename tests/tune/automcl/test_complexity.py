@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from ideal_cache import convolution_trace, misses, product_trace
 
 from swirl.tune.automcl.complexity import (
     CONV,
@@ -28,7 +29,6 @@ from swirl.tune.automcl.complexity import (
     t_m,
 )
 from swirl.tune.divisors import divisors
-from tests.tune.automcl.ideal_cache import convolution_trace, misses, product_trace
 
 LINE = 4
 """Words of a line: small, so that small arrays have many."""
