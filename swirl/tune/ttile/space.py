@@ -16,13 +16,15 @@ from random import Random
 from swirl.errors import CommandError, LatteError
 from swirl.schedule.command_log import Recorded
 from swirl.tune.candidates import Subject
+from swirl.tune.divisors import divisors
+from swirl.tune.prepared import prepared, preparing
+from swirl.tune.problem import Problem, problem_of
 from swirl.tune.spaces import Point
 from swirl.tune.ttile.metric import Cache, metric, suffixes
 from swirl.tune.ttile.microkernels import MicroKernel
-from swirl.tune.ttile.problem import Problem, problem_of
 from swirl.tune.ttile.schemes import Atom, LambdaSeq, Pack, Scheme, T, Tfused, Tpar, U, ULambda, V, parse_scheme
-from swirl.tune.ttile.tiles import Above, Kernel, divisors, fits, kernels_of, scheme_of
-from swirl.tune.ttile.translation import prepared, preparing, translated
+from swirl.tune.ttile.tiles import Above, Kernel, fits, kernels_of, scheme_of
+from swirl.tune.ttile.translation import translated
 from swirl.tune.ttile.tree import tree_search
 
 RANDOM, METRIC, TREE = "random", "metric", "tree"
