@@ -40,7 +40,7 @@ def test_products_have_a_default_order_and_a_micro_kernel_alone() -> None:
         assert work.operations == 2 * np.prod(work.shape)
         tables = polydl.Tables(Bench(MACHINE, None, None, Path()), CACHES, 3, None)
         alone = tables._alone(space)
-        assert alone is not None and alone.origin.count("_i") >= 2
+        assert alone is not None and alone.origin.count("_i") >= 2 and alone.knobs == {"alone": True}
         tile = dict(space.in_blocks(16).slot)
         assert tile == {"k": 16, "i": 16, "j": 16}
         assert space.scheme(space.default) in [each.scheme for each in space.drawn]
@@ -54,7 +54,7 @@ def test_a_convolution_has_one_image_a_thread() -> None:
 
 def test_shares_of_the_fastest_variant() -> None:
     row = polydl.Row("net", "1", (1,), 10**9, 1.0, 4.0, 2.0, 0.0, 1.25, 0.0, 0.5, 0.8, 0.01, 5, 1)
-    assert polydl.shares(row) == [0.25, 0.5, 0.0, 0.8, 0.0, 2.0, 1.25]
+    assert polydl.shares(row) == [0.25, 0.5, 0.0, 0.8, 0.0, 2.0, 2.0, 1.25]
 
 
 def test_training_and_comparing(tmp_path: Path) -> None:

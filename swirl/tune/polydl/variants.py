@@ -1,7 +1,7 @@
 """Variants of a contraction's loops around a micro-kernel, ranked before any is compiled: PolyDL, sections 4 and 6.3.
 
-A variant has, from the inside outwards: the register tile that is generated; a *slot* around it, which is what the
-paper calls as a micro-kernel, with all its data in the first cache; a level of tiles, whose sizes and order vary; and
+A variant has, from the inside outwards: the register tile that is generated; a *slot* around it, which the
+paper calls a micro-kernel, with all its data in the first cache; a level of tiles, whose sizes and order vary; and
 the loops over the rest in the same order. One dimension of the results, or more where one has too few iterations for
 the threads, is shared by threads, outside of all other loops: figure 17 with any of its orders.
 
@@ -47,6 +47,8 @@ APART = 2
 """Sizes of slots along a dimension are at least so many times the one before; those of tiles twice as many times."""
 WORTH = 0.5
 """Of what the best slot computes, the share that others compute at least."""
+CHANGES = 1000
+"""Tries to find neighbours of a variant."""
 SIZES = 3
 """Sizes of tiles between the slot and the whole extent that are tried along a dimension, from small to large ones."""
 
@@ -229,11 +231,13 @@ class Variants:
         shared = random.choice(self._shareable) if self._shareable else ""
         return Variant(slot, tuple(outer), tiles, shared)
 
-    @property
+    @cached_property
     def default(self) -> Variant:
-        """The largest slot in the order that the program's loops have, without tiles: figure 8 of the paper."""
+        """The largest slot that leaves iterations to the threads, in the order that the program's loops have, without
+        tiles: figure 8 of the paper."""
         outer = tuple(d for d in self.problem.extents if d in self.above.outer)
-        return Variant(self.slots[0], outer, (), self._shareable[0] if self._shareable else "")
+        found = [Variant(slot, outer, (), shared) for slot in self.slots for shared in self._shareable or [""]]
+        return next((variant for variant in found if self.scheme(variant) is not None), found[0])
 
     def in_blocks(self, size: int) -> Variant:
         """The micro-kernel alone: the default order around slots of so many along each dimension of the slot."""
@@ -243,6 +247,8 @@ class Variants:
     # --- the loops of a variant
     def scheme(self, variant: Variant) -> Scheme | None:
         """Its loops; None where it has too few iterations for the threads, or its tiles are not of these extents."""
+        if self.threads > 1 and not variant.shared:
+            return None
         sizes_, tiles = self.above.begun(), []
 
         def add(dimension: str, size: int) -> None:
@@ -252,7 +258,8 @@ class Variants:
 
         for dimension, size in variant.slot:
             add(dimension, size)
-        inwards = variant.order[::-1]
+        # The loops that threads share are outside of all others; they are not joined with those of the slot.
+        inwards = [*(d for d in reversed(variant.order) if d != variant.shared), *filter(None, [variant.shared])]
         between = dict(variant.tiles)
         sums = [d for d in inwards if d in self.above.sums]
         results = [d for d in inwards if d not in self.above.sums]
@@ -260,37 +267,37 @@ class Variants:
         for group in (sums, results) if self.problem.local else (inwards,):
             for dimension in group:
                 add(dimension, between.get(dimension, sizes_[dimension]))
+            inside = len(tiles)
             for dimension in group:
                 add(dimension, self.above.outer[dimension])
-        found = Scheme(joined_tiles(scheme_of(self.problem, self.kernel, tiles).atoms))
+        atoms = list(scheme_of(self.problem, self.kernel, tiles).atoms)
+        outermost = len(tiles) - inside
+        shared = self._shared(atoms[:outermost], variant.shared)
+        if shared is None:
+            return None
+        found = Scheme((*shared[:1], *joined_tiles([*shared[1:], *atoms[outermost:]])))
         try:
             found.levels(self.problem.extents, self.problem.lanes)
         except CommandError:
             return None
-        return found if self.threads < 2 else self._shared(found, variant.shared)
+        return found
 
-    def _shared(self, scheme: Scheme, first: str) -> Scheme | None:
-        """The scheme with its outermost loop along a dimension in parallel, and with those of further results, in their
-        order, as far as the threads need them; they come first."""
-        outermost: dict[str, int] = {}
-        for place, atom in enumerate(scheme.atoms):
-            if isinstance(atom, T) and atom.dimension in self.problem.results:
-                outermost.setdefault(atom.dimension, place)
-        if first not in outermost:
-            return None
+    def _shared(self, atoms: Sequence[Atom], first: str) -> list[Atom] | None:
+        """The outermost loops with those along a dimension in parallel, and with those of further results, in their
+        order, as far as the threads need them; they come first. None where there are too few iterations."""
+        if not first:
+            return list(joined_tiles(atoms))
         loops: dict[str, int] = {}
-        taken: list[int] = []
-        for dimension in (first, *(d for d in outermost if d != first)):
-            if enough(prod(loops.values()), self.threads) and loops:
-                break
-            atom = scheme.atoms[outermost[dimension]]
-            assert isinstance(atom, T)
-            loops[dimension] = atom.count
-            taken.append(outermost[dimension])
-        if not enough(prod(loops.values()), self.threads):
+        found = [atom for atom in atoms if isinstance(atom, T) and atom.dimension in self.problem.results]
+        found.sort(key=lambda atom: atom.dimension != first)
+        if not found or found[0].dimension != first:
             return None
-        rest = [atom for place, atom in enumerate(scheme.atoms) if place not in taken]
-        return Scheme((parallel_atom(loops), *joined_tiles(rest)))
+        rest = list(atoms)
+        for atom in found:
+            if not loops or not enough(prod(loops.values()), self.threads):
+                loops[atom.dimension] = atom.count
+                rest.remove(atom)
+        return [parallel_atom(loops), *rest] if enough(prod(loops.values()), self.threads) else None
 
     # --- ranking
     def analysed(self, variant: Variant) -> Analysed | None:
@@ -344,9 +351,9 @@ class Variants:
         return self.point(self.ranking[number], number)
 
     def neighbours(self, point: Point, random: Random) -> Iterator[Point]:
-        """Variants that differ in one choice."""
+        """Variants that differ in one choice, in so many tries."""
         variant = Variant.of_knobs(point.knobs) if "slot" in point.knobs else self.default
-        while True:
+        for _ in range(CHANGES):
             made = self.analysed(self._changed(variant, random))
             found = None if made is None else self.point(made)
             if found is not None:

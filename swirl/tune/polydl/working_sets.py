@@ -28,6 +28,7 @@ import islpy as isl
 from swirl.analysis.accesses import Access
 from swirl.analysis.dependences import pinned, touching
 from swirl.analysis.sets import NotProved, limited, set_of
+from swirl.ir.item_numbers import whole_batch
 from swirl.ir.nest import Loop, Program, constant
 from swirl.tune.polydl.instances import Placed, Region, Touching, WorkingSet
 
@@ -68,12 +69,14 @@ def working_sets(program: Program) -> list[Reuse]:
     """The reuses of a program, in the order of its text, outer loops first.
 
     Args:
-        program: of one nest or several, which count as one after the other. Buffers count, locals do not: they are in
-            registers. Conditions on data count as true, an indirect subscript as any; sizes are then not exact.
+        program: of one nest or several, which count as one after the other, for a whole batch. Buffers count, locals
+            do not: they are in registers. Conditions on data count as true, an indirect subscript as any; sizes are
+            then not exact.
 
     Raises:
         ValidationError: the bounds of a loop are not quasi-affine.
     """
+    program = whole_batch(program)
     touching_ = Touching(program)
     found: dict[tuple[Placed, Placed, str], Reuse] = {}
     for relation in _relations(touching_.places, program):

@@ -17,9 +17,9 @@ from swirl.cost.time import Rates
 from swirl.target.targets import TARGETS
 from swirl.tune.automcl.choice import ScheduleChoice, choice_file
 from swirl.tune.automcl.complexity import CONVOPT, LPMM, RPMMV
-from swirl.tune.automcl.search import METHODS
 from swirl.tune.automcl.space import CHOSEN_AMONG, Configurations
 from swirl.tune.automcl.trees import Trees
+from swirl.tune.methods import METHODS
 from swirl.tune.spaces import ListedPool
 from tests.support import running_targets
 

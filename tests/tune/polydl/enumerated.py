@@ -73,13 +73,14 @@ def _uses(node: ast.AST, known: Mapping[str, object], program: Program) -> Itera
         if child is not stored:
             yield from _uses(child, known, program)
     reference = stored if stored is not None else node
-    if isinstance(reference, ast.Subscript) and isinstance(reference.value, ast.Name):
+    name = reference.value.id if isinstance(reference, ast.Subscript) and isinstance(reference.value, ast.Name) else ""
+    if isinstance(reference, ast.Subscript) and name in program.buffers:
         index = reference.slice
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         at = tuple(eval(ast.unparse(part), {}, dict(known)) for part in parts)
         updated = stored is not None
         writes = updated or isinstance(reference.ctx, ast.Store)
-        yield Use(ast.unparse(reference), (reference.value.id, at), updated or not writes, writes)
+        yield Use(ast.unparse(reference), (name, at), updated or not writes, writes)
 
 
 @dataclass(frozen=True)

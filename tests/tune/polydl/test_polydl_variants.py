@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
 from latte.tools.cli import main
 from latte.tools.tune import whole
+from latte.tools.tune.schemes import with_variants
+from latte.tools.tune.session import Machine
 from latte.tools.tune.subjects import Tunable, tunables
 from swirl.cost.time import Rates
 from swirl.errors import CommandError
@@ -22,7 +24,7 @@ from swirl.tune.candidates import Subject
 from swirl.tune.log import CandidateLine
 from swirl.tune.polydl.caches import Hierarchy, Level, cost, served, sizes
 from swirl.tune.polydl.nests import nest_of
-from swirl.tune.polydl.ranker import Ranker, layer_shapes
+from swirl.tune.polydl.ranker import Ranker, layer_shapes, weights_file
 from swirl.tune.polydl.variants import Variant, Variants, chosen_kernel
 from swirl.tune.polydl.working_sets import working_sets
 from swirl.tune.problem import problem_of
@@ -31,7 +33,7 @@ from swirl.tune.searches import ranked_search
 from swirl.tune.spaces import Pool
 from swirl.tune.ttile.microkernels import MicroKernel, fitting
 from swirl.tune.ttile.schemes import Tfused, Tpar, parse_scheme
-from tests.support import assert_same, program, running_targets
+from tests.support import assert_compiles_to_same, assert_same, program, running_targets
 
 AVX2 = TARGETS["avx2"]
 CACHES = Hierarchy((Level(2**12, 1e-9, 2e11), Level(2**15, 4e-9, 1e11), Level(2**20, 2e-8, 5e10)), Level(0, 9e-8, 1e10))
@@ -136,6 +138,15 @@ def test_variants_compute_the_same_and_their_commands_do_it_again() -> None:
         assert found.subject.after(point.candidate.commands).key == point.key
 
 
+@pytest.mark.parametrize("name", running_targets())
+def test_kernels_run(name: str) -> None:
+    target = TARGETS[name]
+    before = product(12, 2 * target.simd_width, 8)
+    table = (MicroKernel(1, 3), MicroKernel(2, 3))
+    found = Variants(Subject.alone(before, "forward", (), target), (), table, 2, CACHES, most=6)
+    assert_compiles_to_same(next(found.ranked()).candidate.program, target)
+
+
 def test_the_ranking_is_by_equation_1_of_the_loops() -> None:
     found = variants(product(48, 64, 64), tuple(fitting(16)), most=25)
     assert len(found.drawn) == 25 and len({each.scheme for each in found.drawn}) == 25
@@ -152,6 +163,16 @@ def test_small_spaces_are_ranked_whole_and_large_ones_from_their_seed() -> None:
     assert {each.scheme for each in small.drawn} == {small.scheme(each) for each in small.every()}
     large = [variants(product(48, 64, 64), most=6, seed=seed).drawn for seed in (0, 0, 1)]
     assert large[0] == large[1] != large[2]
+
+
+def test_threads_share_loops_outside_of_the_slot() -> None:
+    """Also where the loop over slots comes right after that of the slot: they are not joined."""
+    found = variants(product(64, 64, 64), (MicroKernel(1, 4),), threads=2)
+    variant = Variant((("k", 16), ("i", 16), ("j", 8)), ("k", "j", "i"), (), "i")
+    assert str(found.scheme(variant)) == "[Tpar_4_i, T_4_k, T_8_j, T_4_i, T_16_k, U_4_i, V_j]"
+    whole = Variant((("k", 16), ("i", 64), ("j", 8)), ("k", "j", "i"), (), "i")
+    assert found.scheme(whole) is None  # nothing is left to be shared along i
+    assert found.scheme(found.default) is not None
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -242,6 +263,17 @@ def test_convolutions_of_nets_with_borders_and_strides(phase: str) -> None:
     assert_same(tunable.subject.program, point.candidate.scheduled, seeds=(0,))
 
 
+@pytest.mark.parametrize("phase", ["conv1_relu1 forward", "conv2 update"])
+def test_finished_programs_have_working_sets_too(phase: str) -> None:
+    """With vectors, copies, locals and bounds that depend on the number of items."""
+    found = convolutions()[phase].known.program
+    reuses = working_sets(found)
+    assert reuses
+    most = sum(buffer.nbytes for buffer in found.buffers.values())
+    for each in reuses:
+        assert 0 < each.least.elements <= each.most.elements and each.most.bytes <= most
+
+
 NET = """
 from latte import ConvLayer, MemoryDataLayer, Net, TanhLayer
 
@@ -256,6 +288,19 @@ def net():
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["tune", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_ranker_in_the_folder_is_used(tmp_path: Path) -> None:
+    tunable, machine = convolutions()["conv2 forward"], Machine(AVX2, 2, Rates(1e11, 1e11, 5e10, 1e10), 2**25, "", "")
+    made, why = with_variants(tunable, machine, CACHES, tmp_path, 0, 3)
+    assert not why and made.searched_by == RANKED and isinstance(made.space, Variants)
+    assert (made.space.ranker, made.space.top) == (None, 3)
+    shapes = layer_shapes()
+    zeros = Ranker(tuple(map(np.zeros, shapes)), tuple(np.zeros(shape[0]) for shape in shapes), {"by": "hand"})
+    weights_file(tmp_path, "avx2").write_text(zeros.written())
+    made, _ = with_variants(tunable, machine, CACHES, tmp_path, 0, 0)
+    assert isinstance(made.space, Variants) and made.space.ranker is not None
+    assert made.space.ranker.card == {"by": "hand"}
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

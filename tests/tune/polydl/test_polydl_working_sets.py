@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from latte import ConvLayer, MemoryDataLayer, Net, ReLULayer
+from latte.tools.tune.subjects import Tunable, tunables
 from swirl.ir.nest import Program
+from swirl.target.targets import TARGETS
 from swirl.tune.polydl.working_sets import Reuse, working_sets
 from tests.support import program
 from tests.tune.polydl.enumerated import Found, reuses
@@ -166,6 +170,22 @@ CASES = {
 def test_as_enumerated(name: str) -> None:
     text, shapes = CASES[name]
     assert_as_enumerated(program(text, **shapes))
+
+
+@cache
+def convolution(target: str) -> Tunable:
+    """A convolution with borders and a ReLU after it, in a net."""
+    net = Net(2, seed=1)
+    ReLULayer(net, ConvLayer(net, MemoryDataLayer(net, (3, 2, 3)), num_filters=8, kernel=3, stride=1, pad=1))
+    (found,), _ = tunables(net, TARGETS[target], 2, phases=["forward"])
+    return found
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_layers_of_nets_as_enumerated(scheduled: bool) -> None:
+    """Before its commands, and after them: with threads, copies, vectors and locals."""
+    tunable = convolution("avx2")
+    assert_as_enumerated(tunable.known.scheduled if scheduled else tunable.subject.program)
 
 
 def test_what_is_not_known_is_an_upper_bound() -> None:
