@@ -84,11 +84,11 @@ class Chosen:
         return str(self.knobs)
 
 
-SIZES = [2**power for power in range(8)]
+SIZES = [2**power for power in range(7)]
 EVERY = [
     {"schedule": schedule, "M_t": mt, "N_t": nt, "K_t": kt}
     for schedule, mt, nt, kt in product(("A", "B"), SIZES, SIZES, SIZES)
-    if mt * nt <= 2**9
+    if mt * nt <= 2**8
 ]
 
 
