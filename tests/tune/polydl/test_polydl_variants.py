@@ -29,7 +29,7 @@ from swirl.tune.polydl.variants import Variant, Variants, chosen_kernel
 from swirl.tune.polydl.working_sets import working_sets
 from swirl.tune.problem import problem_of
 from swirl.tune.replay import LoggedPool
-from swirl.tune.searches import ranked_search
+from swirl.tune.searches import RANKED, ranked_search
 from swirl.tune.spaces import Pool
 from swirl.tune.ttile.microkernels import MicroKernel, fitting
 from swirl.tune.ttile.schemes import Tfused, Tpar, parse_scheme
