@@ -51,6 +51,10 @@ setup(
             "scikit-learn",  # ships the handwritten digits
             "matplotlib>=3.7",  # loss curves, and the roofline of net.profile
         ],
+        "tune": [
+            "scikit-learn",  # boosted trees: the choice of schedules that latte tune --method automcl reads
+            "matplotlib>=3.7",  # latte tune --plot
+        ],
         "torch": ["torch>=2.6"],  # latte.torch: layers as modules of PyTorch
         "test": [
             "pytest",  # runs the tests

@@ -21,41 +21,32 @@ Nothing else should run beside.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from pathlib import Path
 from statistics import geometric_mean
 from time import perf_counter
 
 import click
 from rich.table import Table
+from searched import Bench, Work, convolution, onednn
 
-from latte import ConvLayer, MemoryDataLayer, Net
 from latte.tools.bench.report import machine, report_console
 from latte.tools.results import write_results
 from latte.tools.tune.ranker import Layer, compared, layers_of, read_layers, trained
 from latte.tools.tune.schemes import hierarchy_of
-from latte.tools.tune.session import Known, Machine, results_of
-from latte.tools.tune.subjects import tunables
+from latte.tools.tune.session import Machine
 from swirl.build.cache import cache_folder
-from swirl.config import child_environment, settings
 from swirl.errors import LatteError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import parse_program
 from swirl.schedule.rules.schedule import FOR_RECIPES
-from swirl.target.machine import resolve_target
-from swirl.tune.candidates import Candidate, Subject
-from swirl.tune.evaluation import Evaluator
-from swirl.tune.log import Log, SubjectLine, commands_to_line, read_log, subject_key, to_line
+from swirl.tune.candidates import Subject
 from swirl.tune.polydl.caches import Hierarchy
 from swirl.tune.polydl.ranker import Ranker, load_ranker
 from swirl.tune.polydl.variants import Variants
-from swirl.tune.searches import BATCH
-from swirl.tune.spaces import Point, Pool
-from swirl.tune.ttile.microkernels import fitting, load_table
+from swirl.tune.spaces import Point
+from swirl.tune.ttile.microkernels import fitting
 from swirl.tune.ttile.schemes import Scheme
 
 NETS: dict[str, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
@@ -158,34 +149,6 @@ TOP = 0.05
 """Share of the ranking of a product's variants of which the fastest counts."""
 BLOCK = 16
 """Size of the micro-kernel's blocks where it is alone."""
-RUNS = 9
-"""Of oneDNN."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A layer that is measured.
-
-    Args:
-        net: that it is of; ``products`` for these.
-        name: of it.
-        shape: as :mod:`polydl_torch` takes it.
-        operations: floating-point operations.
-        subject: its forward phase.
-        known: the schedule that it has.
-    """
-
-    net: str
-    name: str
-    shape: tuple[int, ...]
-    operations: int
-    subject: Subject
-    known: Candidate
-
-    @property
-    def kind(self) -> str:
-        """``product`` or ``conv``."""
-        return "product" if self.net == "products" else "conv"
 
 
 @dataclass(frozen=True)
@@ -237,14 +200,8 @@ def convolutions(nets: Sequence[str], only: str, every: int, found_on: Machine) 
             name = f"{number:02}"
             if only and only != name:
                 continue
-            net = Net(found_on.threads, seed=1)
-            data = MemoryDataLayer(net, (channels, height, width))
-            layer = ConvLayer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=pad)
-            (tunable, *_), _ = tunables(net, found_on.target, found_on.threads, [layer.name], ["forward"])
             shape = found_on.threads, channels, height, width, filters, kernel, stride, pad
-            pixels = prod((extent + 2 * pad - kernel) // stride + 1 for extent in (height, width))
-            operations = 2 * found_on.threads * pixels * filters * channels * kernel * kernel
-            yield Work(net_name, name, shape, operations, tunable.subject, tunable.known)
+            yield convolution(net_name, name, shape, found_on)
 
 
 def products(only: str, found_on: Machine) -> Iterator[Work]:
@@ -258,31 +215,26 @@ def products(only: str, found_on: Machine) -> Iterator[Work]:
         program = parse_program(f"{text}   C[i, j] += A[i, k] * B[k, j]", buffers, name="product")
         subject = Subject.alone(program, "forward", (), found_on.target)
         known = subject.by(FOR_RECIPES.functions["forward"])
-        yield Work("products", name, (rows, columns, length), 2 * rows * columns * length, subject, known)
+        operations, items = 2 * rows * columns * length, found_on.threads
+        yield Work("products", name, (rows, columns, length), operations, items, subject, known)
 
 
 # --- measuring ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Bench:
-    """What layers are measured with.
+class Tables:
+    """What rows are measured with.
 
     Args:
-        machine: this one.
-        hierarchy: its caches.
+        bench: see there.
+        hierarchy: the caches of its machine.
         variants: that are analysed and measured, of each layer.
-        log: where candidates are told.
-        known: what need not be measured again.
         ranker: of the target; None where none was trained.
-        out: folder of the log, which may have the table of micro-kernels.
     """
 
-    machine: Machine
+    bench: Bench
     hierarchy: Hierarchy
     variants: int
-    log: Log
-    known: Known
     ranker: Ranker | None
-    out: Path
 
     def row(self, work: Work) -> Row:
         """A layer, measured.
@@ -290,15 +242,16 @@ class Bench:
         Raises:
             LatteError: it has no variants, or none can be measured.
         """
-        table = tuple(load_table(self.machine.target, self.machine.name, (self.out, cache_folder())).kept)
-        threads = self.machine.threads
+        table, threads = self.bench.table, self.bench.machine.threads
         space = Variants(work.subject, work.known.commands, table, threads, self.hierarchy, most=self.variants)
         start = perf_counter()
         analysed = space.drawn
         analysis = (perf_counter() - start) / max(1, len(analysed))
         points = {each.scheme: space.point(each, rank) for rank, each in enumerate(space.ranking)}
         alone = self._alone(space) if work.kind == "product" else None
-        ratios, refused, seconds = self._measured(work, space, [*points.values(), alone])
+        every = [*points.values(), *([alone] if work.kind == "product" else [])]
+        found = self.bench.measured(work, space, every, "polydl")
+        ratios, seconds = found.ratios, found.seconds
         own = {scheme: ratios[point.key] for scheme, point in points.items() if point and point.key in ratios}
         if not own:
             raise LatteError(f"{work.net} {work.name}: no variant can be measured")
@@ -322,10 +275,10 @@ class Bench:
             seconds * self._picked(work, [own[scheme] for scheme in order]),
             seconds * ranked,
             seconds,
-            self._onednn(work),
+            onednn(work.kind, work.shape, threads),
             analysis,
             len(own),
-            refused,
+            found.refused,
         )
 
     @staticmethod
@@ -335,8 +288,8 @@ class Bench:
 
     def _alone(self, space: Variants) -> Point | None:
         """The micro-kernel in blocks of 16 in the default order; it is the best one that fits them."""
-        lanes = self.machine.target.simd_width
-        small = [each for each in fitting(self.machine.target.registers) if BLOCK % (each.w * each.h) == 0]
+        lanes = self.bench.machine.target.simd_width
+        small = [each for each in fitting(self.bench.machine.target.registers) if BLOCK % (each.w * each.h) == 0]
         try:
             blocks = replace(space, table=tuple(each for each in small if BLOCK % (each.k * lanes) == 0))
         except LatteError:
@@ -344,64 +297,6 @@ class Bench:
         analysed = blocks.analysed(blocks.in_blocks(BLOCK))
         point = None if analysed is None else blocks.point(analysed)
         return None if point is None else replace(point, knobs={"alone": True})  # it is not one that is ranked
-
-    def _measured(
-        self, work: Work, space: Variants, points: Sequence[Point | None]
-    ) -> tuple[dict[str, float], int, float]:
-        """Key of each point that was measured → its time beside the known schedule's; how many could not be; and the
-        known schedule's seconds."""
-        key = subject_key(work.subject, self.machine.threads)
-        ratios = {work.known.key: 1.0}
-        target = self.machine.target
-        found_on = self.machine.rates, self.machine.threads, self.machine.level3_bytes
-        pool = Pool(space, target, *found_on)
-        different = {point.key: point for point in points if point is not None and point.key not in ratios}
-        refused = sum(point is None for point in points)
-        with Evaluator(work.subject, work.known, self.machine.threads, self.machine.threads, click.echo) as evaluator:
-            self.log.tell(self._line(work, key))
-            draws = [pool.add(point) for point in different.values()]
-            for start in range(0, len(draws), BATCH):
-                batch = draws[start : start + BATCH]
-                found = results_of(batch, evaluator, key, self.known, self.log, "polydl", 0)
-                for draw, timed in zip(batch, found, strict=True):
-                    if timed.ratio is None:
-                        refused += 1
-                    else:
-                        ratios[draw.point.key] = timed.ratio
-            return ratios, refused, evaluator.best
-
-    def _line(self, work: Work, key: str) -> SubjectLine:
-        shapes = {name: list(buffer.shape) for name, buffer in work.subject.program.buffers.items()}
-        return SubjectLine(
-            key,
-            f"{work.net}/{work.name}",
-            (work.kind,),
-            "forward",
-            self.machine.target.name,
-            self.machine.threads,
-            self.machine.name,
-            self.machine.compiler,
-            self.machine.threads,
-            shapes,
-            to_line(work.subject),
-            commands_to_line(work.known.commands),
-        )
-
-    def _onednn(self, work: Work) -> float:
-        """Seconds; 0 where PyTorch is missing."""
-        asked = {"kind": work.kind, "shape": work.shape, "threads": self.machine.threads, "runs": RUNS}
-        script = str(Path(__file__).with_name("polydl_torch.py"))
-        done = subprocess.run(
-            [sys.executable, script, json.dumps(asked)],
-            env=child_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            click.echo(f"oneDNN: {done.stderr.strip().splitlines()[-1:]}", err=True)
-            return 0.0
-        return float(sorted(json.loads(done.stdout))[RUNS // 4])
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -432,17 +327,17 @@ def show(rows: Sequence[Row], told: str) -> None:
     console.print(table)
 
 
-def _run(works: Iterator[Work], bench: Bench, json_file: Path | None) -> None:
+def _run(works: Iterator[Work], tables: Tables, json_file: Path | None) -> None:
     rows: list[Row] = []
     for work in works:
         try:
-            rows.append(bench.row(work))
+            rows.append(tables.row(work))
         except LatteError as error:
             click.echo(f"{work.net} {work.name}: {error}", err=True)
             continue
         click.echo(json.dumps(asdict(rows[-1])), err=True)
-    found_on = bench.machine
-    told = f"{machine()}\n{found_on.target.name}, {found_on.threads} threads, {bench.variants} variants a layer at most"
+    found_on, most = tables.bench.machine, tables.variants
+    told = f"{machine()}\n{found_on.target.name}, {found_on.threads} threads, {most} variants a layer at most"
     if rows:
         show(rows, told)
     if json_file is not None:
@@ -450,11 +345,10 @@ def _run(works: Iterator[Work], bench: Bench, json_file: Path | None) -> None:
         write_results(json_file, json.dumps({**values, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
-def _bench(target: str | None, threads: int | None, variants: int, out: Path, resume: bool) -> Bench:
-    found_on = Machine.measured(resolve_target(target), threads or settings().threads)
-    known = Known.of(list(read_log(out)) if resume else [], found_on)
-    ranker = load_ranker(found_on.target, (out, cache_folder()))
-    return Bench(found_on, hierarchy_of(found_on), variants, Log(out), known, ranker, out)
+def _tables(target: str | None, threads: int | None, variants: int, out: Path, resume: bool) -> Tables:
+    bench = Bench.of(target, threads, out, resume)
+    ranker = load_ranker(bench.machine.target, (out, cache_folder()))
+    return Tables(bench, hierarchy_of(bench.machine), variants, ranker)
 
 
 @click.group(help=__doc__)
@@ -492,8 +386,9 @@ def convolutions_command(
     threads: int | None,
 ) -> None:
     """The table of convolutions."""
-    bench = _bench(target, threads, min(variants, SMALL_VARIANTS) if small else variants, out, resume)
-    _run(convolutions(nets or list(NETS), only, SMALL_LAYERS if small else 0, bench.machine), bench, json_file)
+    tables = _tables(target, threads, min(variants, SMALL_VARIANTS) if small else variants, out, resume)
+    found = convolutions(nets or list(NETS), only, SMALL_LAYERS if small else 0, tables.bench.machine)
+    _run(found, tables, json_file)
 
 
 @main.command("products")
@@ -509,8 +404,8 @@ def products_command(
     threads: int | None,
 ) -> None:
     """The table of products."""
-    bench = _bench(target, threads, min(variants, SMALL_VARIANTS) if small else variants, out, resume)
-    _run(products(only, bench.machine), bench, json_file)
+    tables = _tables(target, threads, min(variants, SMALL_VARIANTS) if small else variants, out, resume)
+    _run(products(only, tables.bench.machine), tables, json_file)
 
 
 _LOGS = click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))

@@ -9,7 +9,8 @@ the nets of ``tests/frozen``. Its candidates are the schedule that the layer has
 (:func:`swirl.tune.candidates.around`, with the seed in the record). All candidates of a subject are measured in two
 passes, the second in reverse order; each is run a few times in a row, and the fastest run counts.
 
-``judge`` computes the programs again from the commands in the record, and what the model of now predicts. Of each two
+``judge`` computes the programs again from the commands in the record, and what the model of now predicts. It also says
+what would be gained if the model chose the schedule. Of each two
 candidates of a subject whose times differ by a factor of 1.1 to 3 in both passes, in the same direction, the model is
 right about those that it orders as the measurement does. (Those that are nearer are noise, those farther easy.)
 """
@@ -22,9 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import click
@@ -247,12 +249,33 @@ def _recorded(name: str, arguments: Sequence[Any], options: Sequence[Sequence[An
     return Recorded(name, tuple(arguments), tuple((key, value) for key, value in options), None)
 
 
-def judged(records: Sequence[dict[str, Any]], only: str = "") -> Iterator[tuple[str, int, int]]:
-    """Each subject, with the pairs that the model orders rightly, and all."""
+class Judged(NamedTuple):
+    """What the model says of a subject.
+
+    Args:
+        name: of the subject.
+        right: pairs that the model orders rightly.
+        pairs: all.
+        picked: the time of the schedule that the subject has ÷ that of the one which the model takes for the fastest.
+        best: the same of the fastest one; the first pass finds it, and the second one times it.
+    """
+
+    name: str
+    right: int
+    pairs: int
+    picked: float
+    best: float
+
+
+def judged(records: Sequence[dict[str, Any]], only: str = "") -> Iterator[Judged]:
+    """What the model says of each subject."""
     for record, seconds in predictions(records, only):
         found = list(pairs(record["candidates"]))
         right = sum(seconds[faster] < seconds[slower] for faster, slower in found)
-        yield f"{record['net']}, {record['unit']} {record['phase']}", right, len(found)
+        first, second = zip(*(each["seconds"] for each in record["candidates"]), strict=True)
+        picked, best = seconds.index(min(seconds)), first.index(min(first))
+        name = f"{record['net']}, {record['unit']} {record['phase']}"
+        yield Judged(name, right, len(found), second[0] / second[picked], second[0] / second[best])
 
 
 @click.group(help=__doc__)
@@ -286,12 +309,19 @@ def measure(target: str, only: str, compile_only: bool) -> None:
 def judge(only: str, details: bool) -> None:
     """What the model of now says of the candidates that were measured."""
     for path in sorted(RECORDS.glob("*.jsonl.gz")):
-        right = every = 0
-        for name, good, count in judged(read(path), only):
-            right, every = right + good, every + count
-            if details and count:
-                click.echo(f"{good / count:4.0%} of {count:3}  {name}")
-        click.echo(f"{path.stem.partition('.')[0]}: {right} of {every} pairs, {right / max(1, every):.1%}")
+        found = list(judged(read(path), only))
+        for each in found:
+            if details:
+                share = f"{each.right / each.pairs:4.0%} of {each.pairs:3}" if each.pairs else " " * 11
+                click.echo(f"{share}  picked {each.picked:4.2f}×, best {each.best:4.2f}×  {each.name}")
+        if found:
+            right, every = sum(each.right for each in found), sum(each.pairs for each in found)
+            picked, best = (geometric_mean(one) for one in ([e.picked for e in found], [e.best for e in found]))
+            click.echo(
+                f"{path.stem.partition('.')[0]}: {right} of {every} pairs, {right / max(1, every):.1%}; "
+                f"the model's pick {picked:.2f}× as fast as the default schedule ({min(e.picked for e in found):.2f}× "
+                f"to {max(e.picked for e in found):.2f}×), the best one {best:.2f}×"
+            )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polydl
 from click.testing import CliRunner
+from searched import Bench
 
 from latte.tools.tune.session import Machine
 from swirl.cost.time import Rates
@@ -37,8 +38,8 @@ def test_products_have_a_default_order_and_a_micro_kernel_alone() -> None:
     for work in polydl.products("GNMT", MACHINE):
         space = Variants(work.subject, work.known.commands, tuple(fitting(16)), 2, CACHES, most=3)
         assert work.operations == 2 * np.prod(work.shape)
-        bench = polydl.Bench(MACHINE, CACHES, 3, None, None, None, Path())
-        alone = bench._alone(space)
+        tables = polydl.Tables(Bench(MACHINE, None, None, Path()), CACHES, 3, None)
+        alone = tables._alone(space)
         assert alone is not None and alone.origin.count("_i") >= 2 and alone.knobs == {"alone": True}
         tile = dict(space.in_blocks(16).slot)
         assert tile == {"k": 16, "i": 16, "j": 16}

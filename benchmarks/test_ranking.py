@@ -35,8 +35,9 @@ def test_the_record_is_whole(path: Path) -> None:
 def test_the_model_orders_most_pairs_rightly() -> None:
     records = ranking.read(ranking.RECORDS / "avx512.jsonl.gz")
     found = list(ranking.judged(records, "own group-norm"))
-    right, every = (sum(column) for column in list(zip(*found, strict=True))[1:])
+    right, every = sum(each.right for each in found), sum(each.pairs for each in found)
     assert every > 20 and right / every > 0.65
+    assert all(each.picked > 0 and each.best > 0 for each in found)
 
 
 def test_candidates_are_legal_and_come_back_from_the_record() -> None:

@@ -3,6 +3,7 @@
     python benchmarks/tuning.py layers [--of own] [--seconds 60] [--json FILE]    # a row a phase: default, tuned
     python benchmarks/tuning.py record "own gelu,16,64,28" --phase forward        # a log of 1,000 random draws
     python benchmarks/tuning.py replay                                            # searches on the logs that are kept
+    python benchmarks/tuning.py automcl                                           # AutoMCL's figures: see automcl.py
 
 ``layers`` searches each phase of convolutions, chains, fully connected layers and layers of one's own for so many
 seconds, and prints how many times as fast the schedule that was found is as the one that the phase has, measured again
@@ -23,6 +24,7 @@ from statistics import geometric_mean
 from time import monotonic
 
 import click
+from automcl import automcl
 from rich.console import Console
 from rich.table import Table
 
@@ -234,6 +236,9 @@ def replay() -> None:
         for name, values in best_after(lines, TRIALS, SEEDS).items():
             table.add_row(path.name.partition(".")[0], name, *(f"{value:.3f}" for value in values))
     Console().print(table)
+
+
+main.add_command(automcl)
 
 
 if __name__ == "__main__":

@@ -363,6 +363,12 @@ def box(accesses: Sequence[tuple[Statement, Access]], buffer: Buffer, outer: Seq
     return spans
 
 
+def box_bytes(accesses: Sequence[tuple[Statement, Access]], buffer: Buffer, outer: Sequence[str]) -> int:
+    """Bytes of the smallest box around what accesses touch; as :func:`box`."""
+    spans = box(accesses, buffer, outer)
+    return 0 if spans is None else prod(span.extent for span in spans) * buffer.itemsize
+
+
 def _span(forms: Sequence[tuple[Statement, Affine | None]], low: int, high: int, outer: set[str]) -> Span:
     """The subscripts of one dimension; all from ``low`` up to ``high`` where one is not affine in the loops."""
     starts: dict[frozenset[tuple[str, int]], Affine] = {}

@@ -22,7 +22,7 @@ from math import prod
 
 from swirl.analysis.accesses import Access, moves
 from swirl.analysis.domains import Domain
-from swirl.analysis.footprints import Footprint, box, footprints
+from swirl.analysis.footprints import Footprint, box_bytes, footprints
 from swirl.analysis.sets import NotProved
 from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.strides import memory_stride
@@ -276,8 +276,7 @@ class LoopFacts(TreeLoop):
     def touched(self, buffer: str) -> int:
         """Those of one buffer; raises as :attr:`footprint`."""
         accesses = [(use.statement, use.access) for use in self.uses if use.access.name == buffer]
-        spans = box(accesses, self.buffers[buffer], [loop.var for loop in self.iteration.loops])
-        return 0 if spans is None else prod(span.extent for span in spans) * self.buffers[buffer].itemsize
+        return box_bytes(accesses, self.buffers[buffer], [loop.var for loop in self.iteration.loops])
 
     def fits(self, buffer: str, size: int) -> bool:
         """Whether an iteration touches at most ``size`` bytes of a buffer; False where that is not proved."""

@@ -138,7 +138,12 @@ class Subject:
         for command in self.behind:
             applies(schedule, command)
         region = schedule.region
-        layouts = {name: layout for name, layout in schedule.state.layouts.items() if layout != PLAIN}
+        own = f"{self.program.name}."  # copies that only this phase has
+        layouts = {
+            name: layout
+            for name, layout in schedule.state.layouts.items()
+            if layout != PLAIN and not name.startswith(own)
+        }
         return Candidate(applied, finished(schedule.state, region, self.phase, self.target.simd_width), layouts)
 
 
@@ -159,7 +164,7 @@ class Candidate:
         commands: that are applied.
         scheduled: the program after them.
         layouts: of storage, where they are not plain. The recipe's functions for later phases build on them, also on
-            those of storage that this phase does not touch.
+            those of storage that this phase does not touch, but not on copies that its commands make for itself.
     """
 
     commands: tuple[Recorded, ...]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from random import Random
+from typing import Any
 
 from swirl.cost.time import Demand
 from swirl.tune.log import CandidateLine
@@ -28,6 +29,11 @@ class Logged:
         """The same for two candidates exactly if their programs are."""
         return self.line.key
 
+    @property
+    def knobs(self) -> Mapping[str, Any]:
+        """What was chosen."""
+        return self.line.knobs
+
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """Its commands."""
@@ -43,6 +49,8 @@ class LoggedPool:
 
     def __init__(self, lines: Sequence[CandidateLine]):
         self._rest = {line.key: Logged(line) for line in lines}
+        self._by_knobs = {repr(found.line.knobs): key for key, found in self._rest.items()}
+        self._count = len(self._rest)
 
     def draw(self, random: Random) -> Draw | None:
         """One of those that are left."""
@@ -66,12 +74,27 @@ class LoggedPool:
         ranks = {key: found.line.knobs["rank"] for key, found in self._rest.items() if "rank" in found.line.knobs}
         return self._taken(min(ranks, key=lambda key: (ranks[key], key))) if ranks else None
 
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """What was chosen for those that are left; nothing where two candidates of the log were chosen alike."""
+        return [found.line.knobs for found in self._rest.values()] if len(self._by_knobs) == self._count else ()
+
+    def at(self, configuration: Mapping[str, Any]) -> Draw | None:
+        """The candidate of a configuration, if it is left."""
+        key = self._by_knobs.get(repr(configuration))
+        return self._taken(key) if key in self._rest else None
+
     def _taken(self, key: str) -> Draw:
         found = self._rest.pop(key)
         return Draw(found, Demand(**found.line.model), found.line.predicted)  # type: ignore[arg-type]
 
 
-def replayed(method: Callable[[Source, Random], Search], lines: Sequence[CandidateLine], seed: int) -> list[float]:
+def replayed(
+    method: Callable[[Source, Random], Search],
+    lines: Sequence[CandidateLine],
+    seed: int,
+    trials: int | None = None,
+    enough: float = 0.0,
+) -> list[float]:
     """The times, beside the known schedule's, of the candidates that a search measures, in its order; infinite where
     one was refused, wrong or lost.
 
@@ -79,31 +102,39 @@ def replayed(method: Callable[[Source, Random], Search], lines: Sequence[Candida
         method: of :data:`swirl.tune.searches.SEARCHES`.
         lines: of one subject.
         seed: of the search's draws.
+        trials: after which it ends; None for all candidates.
+        enough: it ends as well with the batch that has come to this time.
     """
     found: list[float] = []
     steps = method(LoggedPool(lines), Random(seed))
     batch = next(steps, None)
-    while batch:
+    while batch and (trials is None or len(found) < trials) and min(found, default=enough + 1) > enough:
         times = [draw.point.line.ratio for draw in batch]  # type: ignore[attr-defined]
         found += [float("inf") if each is None else each for each in times]
         try:
             batch = steps.send(times)
         except StopIteration:
             break
-    return found
+    return found[:trials]
 
 
-def best_after(lines: Sequence[CandidateLine], trials: Sequence[int], seeds: int) -> dict[str, list[float]]:
+def best_after(
+    lines: Sequence[CandidateLine],
+    trials: Sequence[int],
+    seeds: int,
+    searches: Mapping[str, Callable[[Source, Random], Search]] = SEARCHES,
+) -> dict[str, list[float]]:
     """Search → the mean over seeds of the best time after so many trials, beside the best of all (1 is that one).
 
     Args:
         lines: of one subject.
         trials: numbers of trials.
         seeds: of each search.
+        searches: by name.
     """
     best = min(line.ratio for line in lines if line.ratio is not None)
     found = {}
-    for name, method in SEARCHES.items():
-        runs = [replayed(method, lines, seed) for seed in range(seeds)]
+    for name, method in searches.items():
+        runs = [replayed(method, lines, seed, max(trials)) for seed in range(seeds)]
         found[name] = [sum(best / min(run[:count]) for run in runs) / seeds for count in trials]
     return found

@@ -149,5 +149,4 @@ SEARCHES: Mapping[str, Callable[[Source, Random], Search]] = {
 }
 """By the name that ``latte tune --method`` takes."""
 RANKED = "ranked"
-OF_SPACES: Mapping[str, Callable[[Source, Random], Search]] = {**SEARCHES, RANKED: ranked_search}
-"""With those that only spaces of a certain kind have: one without a ranking has nothing for ``ranked``."""
+"""The name of :func:`ranked_search`, for spaces that have a ranking."""

@@ -67,6 +67,28 @@ class Ranked(Protocol):
         """Its points, those that should be the fastest first, made one by one."""
 
 
+@runtime_checkable
+class ListedSpace(Space, Protocol):
+    """A space whose points are known by what was chosen, before their programs are made."""
+
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """What may be chosen: knobs by name, none twice; in each the same order of names."""
+
+    def at(self, configuration: Mapping[str, Any]) -> Point | None:
+        """The point of one of them; None where it is refused."""
+
+
+@runtime_checkable
+class Listed(Protocol):
+    """A source of draws that lists its configurations: a :class:`Pool` of a :class:`ListedSpace`, for instance."""
+
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """See :class:`ListedSpace`."""
+
+    def at(self, configuration: Mapping[str, Any]) -> Draw | None:
+        """The draw of one of them; None where it is refused, or known already."""
+
+
 @dataclass(frozen=True)
 class Around:
     """The schedules around a known one: after one to three changes of its commands.
@@ -322,6 +344,22 @@ class Pool:
         self.seen.add(point.key)
         demand = program_demand(point.candidate.program, self.target)
         return Draw(point, demand, demand.price(self.rates, self.target, self.threads, self.level3_bytes))
+
+
+@dataclass
+class ListedPool(Pool):
+    """The same of a space that lists its configurations."""
+
+    space: ListedSpace
+
+    def configurations(self) -> Sequence[Mapping[str, Any]]:
+        """See :class:`ListedSpace`."""
+        return self.space.configurations()
+
+    def at(self, configuration: Mapping[str, Any]) -> Draw | None:
+        """See :class:`Listed`."""
+        point = self.space.at(configuration)
+        return self.add(point) if point is not None and self._is_new(point) else None
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from swirl.errors import CommandError
 from swirl.ir.nest import Program
 from swirl.target.targets import TARGETS
 from swirl.tune.candidates import Subject
+from swirl.tune.problem import Problem, problem_of
 from swirl.tune.ttile.metric import Cache, metric, movement, suffixes
 from swirl.tune.ttile.microkernels import MicroKernel, fitting, microkernels
-from swirl.tune.ttile.problem import Problem, problem_of
 from swirl.tune.ttile.schemes import LambdaSeq, Scheme, T, Tfused, Tpar, parse_scheme
 from swirl.tune.ttile.space import METRIC, RANDOM, REUSE, TREE, Schemes, in_parallel, reuse_order
 from swirl.tune.ttile.tiles import kernels_of

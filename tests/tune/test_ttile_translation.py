@@ -18,8 +18,9 @@ from swirl.ir.paths import loops
 from swirl.schedule.files import read_recipe
 from swirl.target.targets import TARGETS, Target
 from swirl.tune.candidates import Candidate, Subject
+from swirl.tune.prepared import prepared
 from swirl.tune.ttile.schemes import parse_scheme
-from swirl.tune.ttile.translation import prepared, translated
+from swirl.tune.ttile.translation import translated
 from tests.support import assert_compiles_to_same, assert_same, program, running_targets
 
 AVX2, AVX512 = TARGETS["avx2"], TARGETS["avx512"]

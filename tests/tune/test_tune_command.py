@@ -296,7 +296,7 @@ def test_an_interrupt_leaves_the_log(file: Path, monkeypatch: pytest.MonkeyPatch
     for line in Path("tuned", FILE).read_text().splitlines():
         json.loads(line)
     monkeypatch.setattr(session, "results_of", own)
-    assert run(file, *SEARCHED, "--budget", "5s", "--resume").exit_code == 0
+    assert run(file, *SEARCHED, "--budget", "10s", "--resume").exit_code == 0
     after = candidates(Path("tuned"))
     keys = [line.key for line in after]
     assert after[: len(before)] == before and len(keys) > len(before)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from latte.tools.net_files import SET, Source, load_net, plain_errors
+from latte.tools.tune.automcl import AUTOMCL
 from latte.tools.tune.files import write_entries
 from latte.tools.tune.kernels import measure_kernels, plot_table
 from latte.tools.tune.plot import plot
@@ -52,7 +53,9 @@ class Duration(click.ParamType):
 @click.option("--layer", "layers", multiple=True, help="name of a layer or chain; repeatable; by default the whole net")
 @click.option("--phase", "phases", multiple=True, help="forward, backward or update; repeatable; by default all")
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="time for all: 60s, 20m, 1h")
-@click.option("--method", type=click.Choice([*SEARCHES, TTILE, POLYDL]), default="regression", show_default=True)
+@click.option(
+    "--method", type=click.Choice([*SEARCHES, TTILE, POLYDL, AUTOMCL]), default="regression", show_default=True
+)
 @click.option("--top", type=click.IntRange(1), help="with --method polydl: measure only so many of the ranking")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the draws")
 @click.option(

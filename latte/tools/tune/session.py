@@ -26,8 +26,8 @@ from swirl.tune.log import (
     commands_to_line,
     to_line,
 )
-from swirl.tune.searches import OF_SPACES
-from swirl.tune.spaces import Draw, Point, Pool
+from swirl.tune.methods import METHODS
+from swirl.tune.spaces import Draw, ListedPool, ListedSpace, Point, Pool
 
 FINALISTS = 3
 """Candidates that are measured again at the end: the luckiest of many is seldom the best."""
@@ -72,7 +72,10 @@ class Machine:
     def pool(self, tunable: Tunable) -> Pool:
         """What a search of a phase draws from; the schedule that it has is not drawn."""
         layouts, seen = tunable.known.layouts, {tunable.known.key}
-        return Pool(tunable.space, self.target, self.rates, self.threads, self.level3_bytes, layouts, seen)
+        made_for = self.target, self.rates, self.threads, self.level3_bytes
+        if isinstance(tunable.space, ListedSpace):
+            return ListedPool(tunable.space, *made_for, layouts, seen)
+        return Pool(tunable.space, *made_for, layouts, seen)
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ def search(
         machine: that it is for.
         items: of a batch.
         seconds: that the search may take; a batch that has begun is measured to its end.
-        method: a name of :data:`swirl.tune.searches.OF_SPACES`, or any other one where the phase names a search.
+        method: a name of :data:`swirl.tune.methods.METHODS`, or any other one where the phase names a search.
         seed: of its draws: the same log, or the same times, give the same search.
         log: what is found is told there.
         known: what need not be measured again.
@@ -188,7 +191,7 @@ def search(
 
         if tunable.default is not None and tunable.default.key not in pool.seen:
             times([pool.add(tunable.default)])
-        steps = OF_SPACES[tunable.searched_by or method](pool, random)
+        steps = METHODS[tunable.searched_by or method](pool, random)
         batch = next(steps, None)
         while batch:
             result = times(batch)

@@ -42,7 +42,7 @@ class Tunable:
         work: operations and bytes.
         alike: names of the units of these kinds that have the same phase: what is found is theirs, too.
         searched_by: the search, where it does not follow from the method alone; see
-            :data:`swirl.tune.searches.OF_SPACES`.
+            :data:`swirl.tune.methods.METHODS`.
     """
 
     unit: Unit

@@ -14,6 +14,7 @@ from latte.net import Net
 from latte.tools.net_files import load_net
 from latte.tools.synthetic_data import synthetic_batch
 from latte.tools.tune.accept import Comparison, compare_nets, has_loss
+from latte.tools.tune.automcl import AUTOMCL, with_configurations
 from latte.tools.tune.files import NewEntry, new_entry, write_entries
 from latte.tools.tune.schemes import POLYDL, TTILE, hierarchy_of, with_schemes, with_variants
 from latte.tools.tune.session import Found, Known, Machine, search
@@ -128,6 +129,8 @@ def _with_spaces(
             each, why = with_variants(each, machine, hierarchy, options.out, options.seed, options.top)
         elif options.method == TTILE:
             each, why = with_schemes(each, machine, options.out)
+        elif options.method == AUTOMCL:
+            each, why = with_configurations(each, machine, options.out)
         if why:
             tell(why)
         yield each

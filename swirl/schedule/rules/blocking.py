@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isqrt, prod
 
 from swirl.analysis.accesses import Access
+from swirl.analysis.footprints import box_bytes
 from swirl.analysis.loop_facts import Contraction, contractions, correlations, facts, moves
+from swirl.analysis.sets import NotProved
 from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.trips import trips
-from swirl.ir.affine import bounds
-from swirl.ir.buffers import Buffer
 from swirl.ir.nest import variable_of
 from swirl.ir.paths import at
 from swirl.schedule.rules.hardware import CHUNKS, COPIED, LONG_SUM, collide
@@ -154,8 +154,20 @@ def in_term_blocks(product: Product) -> Blocking | None:
 # --- terms along several loops ----------------------------------------------------------------------------------
 def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
     """Parts of the terms along several loops pass by once for all results, which stay in the level-2 cache, as the
-    gradient of weights over the rows of many images; None where operands stay near by themselves, or nothing is read
-    again."""
+    gradient of weights over the rows of many images; None where operands stay near by themselves, nothing is read
+    again, or what is touched is not known."""
+    try:
+        return _parts(trials, found)
+    except NotProved:
+        return None
+
+
+def _parts(trials: Trials, found: Contraction) -> Blocking | None:
+    """As :func:`in_parts`.
+
+    Raises:
+        NotProved: what is touched is not known.
+    """
     nest, buffers = trials.nests[0], trials.program.buffers
     if len(found.sums) < 2 or found.target.name not in buffers:
         return None
@@ -163,11 +175,13 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
     budget = trials.target.l2_bytes // 2
 
     def bytes_of(accesses: Iterable[Access], moving: Collection[str]) -> int:
-        return sum(_box_bytes(access, {var: extents[var] for var in moving}, buffers) for access in accesses)
+        fixed = [var for var in found.statement.variables() if var not in moving]
+        own = (access for access in accesses if access.name in buffers)
+        return sum(box_bytes([(found.statement, access)], buffers[access.name], fixed) for access in own)
 
     long = [var for var in found.read_again if extents[var] >= trials.target.simd_width]
-    if lanes(found, buffers, long, found.target) is None:
-        return None  # they run along the terms: each part would add them up
+    # Lanes along the terms are added up in each part.
+    least = LONG_SUM * (1 if lanes(found, buffers, long, found.target) else trials.target.simd_width)
     every = {*found.results, *found.sums}
     again = [[a for a in found.operands if not moves(a, var)] for var in found.read_again]
     if (
@@ -180,7 +194,7 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
         left.pop(0)
     var, *inside = left
     size = even(extents[var], max(1, budget // each))  # of an iteration of ``var``
-    if each > budget or size * prod(extents[one] for one in inside) < LONG_SUM:
+    if each > budget or size * prod(extents[one] for one in inside) < least:
         return None
     passing = found.sums[: -len(left)]
     why = f"terms pass by once for all of {found.target.name}: {each * size / 1000:.3g} kB of them stay near"
@@ -190,19 +204,6 @@ def in_parts(trials: Trials, found: Contraction) -> Blocking | None:
         return Blocking((*passing, *found.results, *left), {}, why)
     order = (*passing, f"{var}_outer", *found.results, f"{var}_inner", *inside)
     return Blocking(order, {var: size}, why)
-
-
-def _box_bytes(access: Access, extents: Mapping[str, int], buffers: Mapping[str, Buffer]) -> int:
-    """Bytes of the smallest box around the elements that an access reaches along loops, at the most all."""
-    buffer = buffers.get(access.name)
-    if buffer is None:
-        return 0
-    ranges = {var: (0, extents.get(var, 1) - 1) for names in access.names for var in names}
-    size = buffer.itemsize
-    for index, extent in zip(access.own, buffer.shape, strict=True):
-        limits = bounds(index, ranges)
-        size *= extent if limits is None else min(extent, limits[1] - limits[0] + 1)
-    return size
 
 
 def blocking(trials: Trials, found: Contraction) -> Blocking | None:
@@ -334,7 +335,7 @@ def _order_loops(trials: Trials, found: Contraction) -> None:
             if names != [*results, *terms]:
                 trials.apply(PLAIN, "reorder", [*results, *terms])
             return True
-        if chosen.cut is not None or not {*found.read_again, *found.sums} <= set(names):
+        if chosen.cut is not None or not chosen.loops <= set(names):
             return False
         around = [var for var in results if var not in (*found.read_again, *chosen.order)]
         tiles = [step(chosen.why, "tile_loop", var, size) for var, size in chosen.sizes.items()]

@@ -7,7 +7,7 @@ from math import gcd, lcm, prod
 
 from swirl.analysis.accesses import parsed
 from swirl.analysis.loop_facts import Contraction, LoopFacts, contractions, correlations, facts, residues, stride
-from swirl.analysis.statements import Statement
+from swirl.analysis.statements import Statement, statements_of
 from swirl.ir.nest import names_in
 from swirl.schedule.rules.register_tiles import register_tiles
 from swirl.schedule.rules.trials import Trials
@@ -196,6 +196,9 @@ class Copies:
         trips = {loop.var: loop.trips for loop in self.trials.loops()}
         access = next(access for access in found.operands if access.text == text)
         buffers = self.trials.program.buffers
+        # Sums that have a register tile are not copied again with another one.
+        tiled = [s for s in statements_of(self.trials.nests[0]) if _copies(s) > 1]
+        taken = {*taken, *(loop.var for statement in tiled for loop in statement.loops)}
         same = [
             var
             for var in found.results

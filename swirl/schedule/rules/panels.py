@@ -30,13 +30,13 @@ MOST = 0.9
 
 
 def in_panels(trials: Trials, found: Contraction) -> Blocking | None:
-    """Panels along the loop over results that are neighbours in memory; None where the other operands are not
-    contiguous along terms, or :meth:`Panels.blocking` has none.
+    """Panels along the loop over results that are neighbours in memory; None where another operand is neither
+    contiguous along terms nor small, or :meth:`Panels.blocking` has none.
 
     Source: Goto, van de Geijn, *Anatomy of high-performance matrix multiplication*, 2008, section 4.
     """
     panels = Panels.of(trials, found)
-    if panels is None or not all(any(panels.stride(a, v) == 1 for v in found.sums) for a in panels.passing):
+    if panels is None or not all(map(panels.passes_well, panels.passing)):
         return None
     return panels.blocking()
 
@@ -74,6 +74,12 @@ class Panels(ContractionFacts):
     def passing(self) -> list[Access]:
         """The operands that pass by."""
         return [access for access in self.found.operands if not moves(access, self.row)]
+
+    def passes_well(self, access: Access) -> bool:
+        """Whether an operand passes by in whole cache lines, or stays in the level-2 cache."""
+        along_terms = any(self.stride(access, var) == 1 for var in self.found.sums)
+        size = self.trials.program.buffers[access.name].nbytes if access.name in self.trials.program.buffers else 0
+        return along_terms or size <= self.trials.target.l2_bytes // 4
 
     @property
     def around(self) -> list[str]:

@@ -8,7 +8,7 @@ from math import prod
 
 from swirl.analysis.loop_facts import NEAR, Contraction, contractions, facts, moves, stride, wants_lanes
 from swirl.analysis.statements import statements_of
-from swirl.ir.nest import Nest, variable_of
+from swirl.ir.nest import Nest, loop_of, variable_of
 from swirl.ir.paths import Path, loops
 from swirl.schedule.rules.blocking import all_make, gains_alone
 from swirl.schedule.rules.flattening import flatten
@@ -117,6 +117,9 @@ def _shared_loop(own: Trials, refused: Collection[str]) -> str | None:
             targets |= {access.text for _, access in over}
         several = len(path) > 1 and len(targets) > 1
         again = [c for c in inside if var in c.read_again]
+        around = {loop.var for c in inside for loop in c.statement.loops[: c.statement.variables().index(var)]}
+        # A loop of one iteration keeps a contraction from blocks of those around.
+        held = [c for c in inside if loop_of(node).extent == 1 and around & set(c.read_again)]
         over_terms = any(var in c.sums and _results_inside(c, path) for c in inside)
         calls = any(wants_lanes(s) for s in known if s.path[: len(path)] == path)
         if (
@@ -124,6 +127,7 @@ def _shared_loop(own: Trials, refused: Collection[str]) -> str | None:
             or over_terms
             or (len(path) > 1 and (_lanes_differ(own, path) or not found and _written_differently(own, path)))
             or any(calls or not all_make(c, deeper) or gains_alone(own, c) for c in again)
+            or any(gains_alone(own, c) for c in held)
         ):
             return var
     return None

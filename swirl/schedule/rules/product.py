@@ -30,6 +30,12 @@ class Blocking:
     why: str
     cut: tuple[str, int] | None = None
 
+    @property
+    def loops(self) -> set[str]:
+        """The loops that get an order, as they are called before they are cut into blocks."""
+        blocks = {f"{var}_{part}" for var in self.sizes for part in ("outer", "inner")}
+        return {*self.sizes, *(set(self.order) - blocks)}
+
     def __str__(self) -> str:
         sizes = "".join(f", {size} of {var}" for var, size in self.sizes.items())
         return f"{self.why} ({', '.join(self.order)}{sizes})"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from swirl.errors import CommandError
 from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
-from swirl.tune.ttile.problem import Problem, Subscript
+from swirl.tune.problem import Problem, Subscript
 from swirl.tune.ttile.schemes import LambdaSeq, Level, R, Scheme, T, Tfused, Tpar, U, ULambda, V, iterated
 
 MODELLED = (R, T, U, V, Tpar, Tfused, LambdaSeq, ULambda)

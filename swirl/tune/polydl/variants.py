@@ -30,14 +30,15 @@ from swirl.tune.polydl.caches import Hierarchy, Statistics, cost, served, sizes
 from swirl.tune.polydl.nests import nest_of
 from swirl.tune.polydl.ranker import Ranker
 from swirl.tune.polydl.working_sets import working_sets
+from swirl.tune.prepared import prepared, preparing
+from swirl.tune.problem import Problem, Tensor, problem_of
 from swirl.tune.spaces import Point
 from swirl.tune.ttile.metric import FLOAT, Suffix, suffixes
 from swirl.tune.ttile.microkernels import MicroKernel
-from swirl.tune.ttile.problem import Problem, Tensor, problem_of
 from swirl.tune.ttile.schemes import Atom, Pack, Scheme, T, Tfused, Tpar
 from swirl.tune.ttile.space import enough, joined_tiles, parallel_atom
 from swirl.tune.ttile.tiles import Above, Kernel, kernels_of, scheme_of, shares_subscript
-from swirl.tune.ttile.translation import prepared, preparing, translated
+from swirl.tune.ttile.translation import translated
 
 MOST = 128
 """Variants that are analysed, each in less than a tenth of a second; the paper has 491 in the mean for a product, 11

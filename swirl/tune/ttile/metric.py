@@ -9,7 +9,7 @@ from math import prod
 
 from swirl.cost.time import Rates
 from swirl.target.targets import Target
-from swirl.tune.ttile.problem import Problem
+from swirl.tune.problem import Problem
 from swirl.tune.ttile.schemes import LambdaSeq, Level, Scheme, ULambda
 
 FLOAT = 4

@@ -16,13 +16,15 @@ from random import Random
 from swirl.errors import CommandError, LatteError
 from swirl.schedule.command_log import Recorded
 from swirl.tune.candidates import Subject
+from swirl.tune.divisors import divisors
+from swirl.tune.prepared import prepared, preparing
+from swirl.tune.problem import Problem, problem_of
 from swirl.tune.spaces import Point
 from swirl.tune.ttile.metric import Cache, metric, suffixes
 from swirl.tune.ttile.microkernels import MicroKernel
-from swirl.tune.ttile.problem import Problem, problem_of
 from swirl.tune.ttile.schemes import Atom, LambdaSeq, Pack, Scheme, T, Tfused, Tpar, U, ULambda, V, parse_scheme
-from swirl.tune.ttile.tiles import Above, Kernel, divisors, fits, kernels_of, scheme_of
-from swirl.tune.ttile.translation import prepared, preparing, translated
+from swirl.tune.ttile.tiles import Above, Kernel, fits, kernels_of, scheme_of
+from swirl.tune.ttile.translation import translated
 from swirl.tune.ttile.tree import tree_search
 
 RANDOM, METRIC, TREE = "random", "metric", "tree"
@@ -118,6 +120,7 @@ class Schemes:
             dimension a cache.
         packing: whether copies of operands are drawn, too.
         ways: of :data:`WAYS`, in which points are chosen equally often.
+        pairs: whether two micro-kernels may cover an extent together.
 
     Raises:
         CommandError: the phase has no contraction that schemes can tile; or no micro-kernel fits it.
@@ -131,6 +134,7 @@ class Schemes:
     permutation: str = FREE
     packing: bool = False
     ways: tuple[str, ...] = WAYS
+    pairs: bool = True
     prepared: Subject = field(init=False)
     problem: Problem = field(init=False)
     kernels: tuple[Kernel, ...] = field(init=False)
@@ -138,7 +142,7 @@ class Schemes:
     def __post_init__(self) -> None:
         begun = prepared(self.subject, self.known)
         found = problem_of(begun.program, begun.target.simd_width)
-        kernels = tuple(kernels_of(found, self.table))
+        kernels = tuple(each for each in kernels_of(found, self.table) if self.pairs or not each.along)
         if not kernels:
             where = ", ".join(f"{d} of {found.extents[d]}" for d in found.vectors) or "no dimension"
             raise CommandError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import permutations
 from math import comb, factorial, gcd
 
+from swirl.tune.divisors import divisors
+from swirl.tune.problem import Problem
 from swirl.tune.ttile.microkernels import MicroKernel
-from swirl.tune.ttile.problem import Problem
 from swirl.tune.ttile.schemes import Atom, LambdaSeq, Scheme, T, U, ULambda, V
 
 
@@ -274,12 +274,6 @@ def _product(factors: Sequence[Sequence[float]]) -> list[float]:
 
 def _words(coefficients: Sequence[float]) -> int:
     return round(sum(factorial(number) * each for number, each in enumerate(coefficients)))
-
-
-@lru_cache(maxsize=4096)
-def divisors(number: int) -> tuple[int, ...]:
-    """Those of a number, in order."""
-    return tuple(each for each in range(1, number + 1) if number % each == 0)
 
 
 def scheme_of(problem: Problem, kernel: Kernel, tiles: Sequence[tuple[str, int]]) -> Scheme:

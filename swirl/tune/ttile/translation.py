@@ -12,18 +12,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from swirl.errors import CommandError, LatteError
-from swirl.ir.nest import Nest, Program, kind_of, variable_of
+from swirl.ir.nest import Program, kind_of, variable_of
 from swirl.ir.paths import loops
 from swirl.schedule.command_log import Recorded
 from swirl.schedule.recipe import DEFAULT_SCHEDULE, Schedule
 from swirl.target.targets import Target
-from swirl.transforms import LAYOUT_COMMANDS
-from swirl.tune.candidates import Candidate, Subject, applies
-from swirl.tune.ttile.problem import PhysicalLoop, Problem, problem_of
+from swirl.tune.candidates import Candidate, Subject
+from swirl.tune.prepared import schedule_others
+from swirl.tune.problem import PhysicalLoop, Problem, problem_of
 from swirl.tune.ttile.schemes import (
     ExternalCall,
     LambdaSeq,
@@ -41,29 +41,6 @@ from swirl.tune.ttile.schemes import (
     V,
     iterated,
 )
-
-PREPARING = (*LAYOUT_COMMANDS, "flatten", "fuse_layers", "pack", "reindex")
-"""Commands of a known schedule before the scheme's: they choose arrays and statements, not the order of loops."""
-
-
-def prepared(subject: Subject, known: Sequence[Recorded]) -> Subject:
-    """A phase after the commands of a known schedule that schemes go on from; those that are refused are left out.
-
-    Args:
-        subject: the phase.
-        known: commands of its schedule.
-    """
-    begun = subject.begun.copy()
-    for command in known:
-        if command.name in PREPARING and "at" not in dict(command.options):
-            applies(begun, command)
-    return replace(subject, begun=begun)
-
-
-def preparing(subject: Subject, after: Subject) -> tuple[Recorded, ...]:
-    """The commands with which :func:`prepared` has made a phase of another one."""
-    new = after.begun.outcomes[len(subject.begun.outcomes) :]
-    return tuple(each.command for each in new if each.status == "applied")
 
 
 def translated(subject: Subject, scheme: Scheme, known: Sequence[Recorded] = ()) -> Candidate:
@@ -209,7 +186,8 @@ class _Translation:
                 self._keep_in_registers(atom)
         self._share(chains)
         self._cut_borders()
-        self._schedule_others(known)
+        shares = any(isinstance(atom, (Tpar, Tfused)) for atom in self._scheme.atoms)
+        schedule_others(self._s, self._phase, self._problem, known, shares)
 
     # --- tiles ----------------------------------------------------------------------------------------------
     def _tile(self, dimension: str, levels: Sequence[Level]) -> None:
@@ -519,37 +497,6 @@ class _Translation:
         kinds = {kind_of(n) for nest in self._program.nests for _, n in loops(nest.body) if variable_of(n) == loop}
         return "range" not in kinds
 
-    def _schedule_others(self, known: Sequence[Recorded]) -> None:
-        """Other nests: what the known schedule does to them, and lanes and threads where this one has them."""
-        program = self._program
-        own = {name for nest in program.nests if self._has_sum(nest) for name in _variables([nest])}
-        others = _variables(nest for nest in program.nests if not self._has_sum(nest)) - own
-        for command in known:
-            named = {n for each in command.arguments[1:] for n in ([each] if isinstance(each, str) else _texts(each))}
-            if command.name not in PREPARING and named and named <= others | {f"{n}_inner" for n in others}:
-                with suppress(LatteError):
-                    self._s.apply(replace(command, location=DEFAULT_SCHEDULE))
-        if any(isinstance(atom, (Tpar, Tfused)) for atom in self._scheme.atoms):
-            for nest in self._program.nests:
-                kinds = [kind_of(node) for _, node in loops(nest.body)]
-                if kinds and "parallel" not in kinds and not self._has_sum(nest):
-                    with suppress(LatteError):
-                        outermost = variable_of(loops(nest.body)[0][1])
-                        self._s.parallelize(self._phase, outermost, nest=nest.label)
-
-    def _has_sum(self, nest: Nest) -> bool:
-        """Whether the contraction, or a part of it, is in a nest."""
-        inputs = {tensor.name for tensor in self._problem.tensors if not tensor.output}
-        return inputs <= set(nest.names)
-
     @property
     def _program(self) -> Program:
         return self._s.programs[self._phase]
-
-
-def _variables(nests: Iterable[Nest]) -> set[str]:
-    return {variable_of(node) for nest in nests for _, node in loops(nest.body)}
-
-
-def _texts(value: object) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, (list, tuple)) else []

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from swirl.tune.problem import Problem
 from swirl.tune.ttile.metric import Cache, metric
-from swirl.tune.ttile.problem import Problem
 from swirl.tune.ttile.schemes import Scheme
 from swirl.tune.ttile.tiles import Above, Kernel, scheme_of
 

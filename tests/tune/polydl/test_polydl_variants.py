@@ -27,11 +27,11 @@ from swirl.tune.polydl.nests import nest_of
 from swirl.tune.polydl.ranker import Ranker, layer_shapes, weights_file
 from swirl.tune.polydl.variants import Variant, Variants, chosen_kernel
 from swirl.tune.polydl.working_sets import working_sets
+from swirl.tune.problem import problem_of
 from swirl.tune.replay import LoggedPool
-from swirl.tune.searches import OF_SPACES, RANKED, ranked_search
+from swirl.tune.searches import RANKED, ranked_search
 from swirl.tune.spaces import Pool
 from swirl.tune.ttile.microkernels import MicroKernel, fitting
-from swirl.tune.ttile.problem import problem_of
 from swirl.tune.ttile.schemes import Tfused, Tpar, parse_scheme
 from tests.support import assert_compiles_to_same, assert_same, program, running_targets
 
@@ -226,7 +226,7 @@ def test_the_best_of_the_ranking_are_measured_first() -> None:
 def test_logs_are_replayed_in_the_order_of_their_ranking() -> None:
     lines = [CandidateLine("s", str(n), "", {"rank": n} if n else {}, [], "measured") for n in range(20)]
     pool = LoggedPool([replace_model(line) for line in reversed(lines)])
-    batch = next(OF_SPACES[RANKED](pool, Random(0)))
+    batch = next(ranked_search(pool, Random(0)))
     assert [draw.point.key for draw in batch] == [str(n) for n in range(1, 9)]
 
 

@@ -1,4 +1,4 @@
-"""The contraction of a program, as schemes see it: dimensions with extents, and tensors with what moves in them."""
+"""The contraction of a program, as searches see it: dimensions with extents, and tensors with what moves in them."""
 
 from __future__ import annotations
 

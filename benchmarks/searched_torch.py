@@ -1,7 +1,6 @@
-"""PyTorch's (oneDNN's) side of ``benchmarks/polydl.py``, in a process of its own: seconds of a convolution or a
-product.
+"""PyTorch's (oneDNN's) side of tables of searches, in a process of its own: seconds of a convolution or a product.
 
-    python benchmarks/polydl_torch.py '{"kind": "conv", "shape": [...], "threads": 2, "runs": 9}'
+    python benchmarks/searched_torch.py '{"kind": "conv", "shape": [...], "threads": 2, "runs": 9}'
 
 The shape of a convolution is batch, channels, height, width, filters, kernel, stride, padding; that of a product rows,
 columns, length. Between short runs something else is read, as between those of our side: caches do not hold the
