@@ -22,7 +22,7 @@ from swirl.build.cache import cache_contents
 from swirl.build.compiler import find_compiler
 from swirl.config import available_cores, settings, variables
 from swirl.errors import CompilerMissing, LatteError
-from swirl.measure.rates import Limits
+from swirl.measure.rates import Limits, latency_sizes
 from swirl.run.memory import machine_bytes
 from swirl.run.runner import Runner
 from swirl.target.machine import cache_bytes, processor_name, resolve_target, why_not
@@ -205,9 +205,8 @@ def measured() -> Iterator[Finding]:
             )
             yield Finding(f"{target.name}, {count} thread{'s' if count > 1 else ''}", told)
     limits = Limits(resolve_target("portable"), Runner(1))
-    sizes = {"level 1": (cache_bytes(1) or 0) // 2, "level 2": level2 // 2, "level 3": level3 // 4}
-    sizes["memory"] = max(4 * level3, 2**28)
-    told = ", ".join(f"{name} {limits.latency(size) * 1e9:.1f} ns" for name, size in sizes.items() if size)
+    sizes = latency_sizes(cache_bytes(1) or 0, level2, level3)
+    told = ", ".join(f"{name} {limits.latency(size) * 1e9:.1f} ns" for name, size in sizes.items())
     yield Finding("a load takes", told)
 
 

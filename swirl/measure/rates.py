@@ -50,6 +50,22 @@ class Times:
         return ordered[quarter], ordered[-1 - quarter]
 
 
+def latency_sizes(level1: int, level2: int, level3: int) -> dict[str, int]:
+    """Level → bytes among which a load is timed for the latency of that level.
+
+    Args:
+        level1, level2, level3: bytes of the caches; 0 where there is none, and then no latency of it.
+    """
+    third = max(2 * level2, level3 // 4) if level3 else 0
+    found = {
+        "level 1": level1 // 2,
+        "level 2": level2 // 2,
+        "level 3": third,
+        "memory": max(4 * level3, 2 * READ_BYTES),
+    }
+    return {level: size for level, size in found.items() if size}
+
+
 def lower_quartile(runs: Sequence[float]) -> float:
     """Of the seconds of several runs."""
     return Times(tuple(runs)).spread[0]

@@ -6,17 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swirl.cost.time import Rates
-from swirl.measure.rates import Limits
+from swirl.measure.rates import Limits, latency_sizes
 from swirl.target.targets import Target
 from swirl.tune.polydl.working_sets import Reuse
 
 LEVELS = ("level 1", "level 2", "level 3", "memory")
 """Of each statistic, in this order; a level that a machine does not have serves nothing."""
-BEYOND = 4
-"""Level-3 caches of bytes among which a load is timed for the latency of memory."""
-WITHOUT_LEVEL3, MOST_BYTES = 1 << 26, 1 << 28
-"""Bytes for that latency where there is no level-3 cache, and at the most: pages are then missed as in large arrays."""
-
 Statistics = tuple[float, ...]
 """Bytes of the working sets that each of :data:`LEVELS` serves."""
 
@@ -63,13 +58,12 @@ def measured_hierarchy(target: Target, limits: Limits, rates: Rates, level3_byte
         rates: that they have found.
         level3_bytes: of the cache of all cores; 0 where there is none.
     """
-    beyond = min(MOST_BYTES, BEYOND * level3_bytes or WITHOUT_LEVEL3)
-    level1 = Level(target.l1_bytes, limits.latency(target.l1_bytes // 2), limits.level1_rate())
-    level2 = Level(target.l2_bytes, limits.latency(target.l2_bytes // 2), rates.level2)
-    level3 = Level(0, 0.0, 0.0)
-    if level3_bytes:
-        level3 = Level(level3_bytes, limits.latency(max(2 * target.l2_bytes, level3_bytes // 4)), rates.level3)
-    return Hierarchy((level1, level2, level3), Level(0, limits.latency(max(beyond, level3_bytes)), rates.memory))
+    among = latency_sizes(target.l1_bytes, target.l2_bytes, level3_bytes)
+    waits = {level: limits.latency(size) for level, size in among.items()}
+    level1 = Level(target.l1_bytes, waits["level 1"], limits.level1_rate())
+    level2 = Level(target.l2_bytes, waits["level 2"], rates.level2)
+    level3 = Level(level3_bytes, waits["level 3"], rates.level3) if level3_bytes else Level(0, 0.0, 0.0)
+    return Hierarchy((level1, level2, level3), Level(0, waits["memory"], rates.memory))
 
 
 def sizes(found: Iterable[Reuse]) -> list[int]:
