@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 from math import inf, prod
 from random import Random
 from typing import Any, Protocol, runtime_checkable
@@ -269,10 +269,16 @@ class SeveralRanked(Several):
 
     Args:
         spaces: at least one; all of them are :class:`Ranked`.
+        top: how many points the ranking has at the most; 0 for all.
     """
+
+    top: int = 0
 
     def ranked(self) -> Iterator[Point]:
         """The best of each, then the second ones, and so on."""
+        yield from islice(self._in_turn(), self.top or None)
+
+    def _in_turn(self) -> Iterator[Point]:
         pending = [space.ranked() for space in self.spaces if isinstance(space, Ranked)]
         while pending:
             for each in list(pending):

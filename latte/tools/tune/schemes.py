@@ -74,7 +74,7 @@ def with_variants(
     found, why = _spaces(tunable, made)
     if why:
         return _searched_otherwise(tunable, "variants", why)
-    return replace(tunable, space=found[0] if len(found) == 1 else SeveralRanked(found), searched_by=RANKED), ""
+    return replace(tunable, space=found[0] if len(found) == 1 else SeveralRanked(found, top), searched_by=RANKED), ""
 
 
 def hierarchy_of(machine: Machine) -> Hierarchy:

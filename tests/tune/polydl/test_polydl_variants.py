@@ -30,7 +30,7 @@ from swirl.tune.polydl.working_sets import working_sets
 from swirl.tune.problem import problem_of
 from swirl.tune.replay import LoggedPool
 from swirl.tune.searches import RANKED, ranked_search
-from swirl.tune.spaces import Pool
+from swirl.tune.spaces import Pool, SeveralRanked
 from swirl.tune.ttile.microkernels import MicroKernel, fitting
 from swirl.tune.ttile.schemes import Tfused, Tpar, parse_scheme
 from tests.support import assert_compiles_to_same, assert_same, program, running_targets
@@ -221,6 +221,15 @@ def test_the_best_of_the_ranking_are_measured_first() -> None:
     assert len(batches[0]) == 8 and 0 < len(batches[1]) <= 3
     with pytest.raises(StopIteration):
         steps.send([None] * len(batches[1]))
+
+
+def test_several_rankings_in_turn() -> None:
+    spaces = [variants(product(24, 32, 32), (MicroKernel(1, n),), most=4) for n in (2, 3)]
+    every = [point.knobs["rank"] for point in SeveralRanked(spaces).ranked()]
+    assert every[:4] == [0, 0, 1, 1] and len(every) == 8
+    assert [point.key for point in SeveralRanked(spaces, 3).ranked()] == [
+        point.key for point, _ in zip(SeveralRanked(spaces).ranked(), range(3), strict=False)
+    ]
 
 
 def test_logs_are_replayed_in_the_order_of_their_ranking() -> None:
