@@ -31,6 +31,8 @@ setup(
         "latte.explain.templates": ["*"],
         "latte.profiling.templates": ["*"],
         "latte.tools.export.templates": ["*"],
+        "swirl.tune.polydl": ["rankers/*.json"],
+        "swirl.tune.ttile": ["tables/*.json"],
     },
     entry_points={"console_scripts": ["latte = latte.tools.cli:main"]},
     install_requires=[
