@@ -130,6 +130,12 @@ def _file(file: Path | None, target: Target) -> Path:
     return file or FOLDER / f"automcl_{target.name}.jsonl"
 
 
+def _rows(file: Path | None, target: str | None, threads: int | None) -> list[Row]:
+    """What was measured with so many threads."""
+    found = read_rows(_file(file, resolve_target(target)))
+    return [row for row in found if row.threads == (threads or settings().threads)]
+
+
 # --- measuring ----------------------------------------------------------------------------------------------
 @automcl.command()
 @click.option("--sizes", "count", default=80, show_default=True, help="of products")
@@ -177,8 +183,12 @@ def _measured(
     searches, start, finished = sum(map(len, left.values())), monotonic(), 0
     for size, several in left.items():
         subject = product_subject(*size, machine.target)
-        known = subject.by(_by_default)
-        with Evaluator(subject, known, machine.threads, 1, click.echo) as evaluator:
+        try:
+            evaluator = Evaluator(subject, subject.by(_by_default), machine.threads, 1, click.echo)
+        except LatteError as error:
+            click.echo(f"{size}: {error}", err=True)
+            continue
+        with evaluator:
             for schedule, kind in several:
                 finished += 1
                 row = _searched(size, schedule, kind, subject, evaluator, machine, trials)
@@ -248,13 +258,13 @@ def _searched(
 @click.option("--seed", default=0, show_default=True, help="of the split")
 @_FILE
 @_TARGET
-def choose(out: Path, seed: int, file: Path | None, target: str | None) -> None:
+@_THREADS
+def choose(out: Path, seed: int, file: Path | None, target: str | None, threads: int | None) -> None:
     """Train the choice of schedules on what was measured; latte tune --method automcl reads it."""
-    made_for = resolve_target(target)
     with plain_errors():
-        choice, _ = trained(by_size(read_rows(_file(file, made_for))), CHOSEN_AMONG, seed)
+        choice, _ = trained(by_size(_rows(file, target, threads)), CHOSEN_AMONG, seed)
         out.mkdir(parents=True, exist_ok=True)
-        path = choice_file(out, made_for.name)
+        path = choice_file(out, choice.target)
         path.write_text(choice.written(), encoding="utf-8")
     click.echo(f"wrote {path}: {', '.join(f'{name}: {value}' for name, value in choice.card.items())}")
 
@@ -264,9 +274,10 @@ def choose(out: Path, seed: int, file: Path | None, target: str | None) -> None:
 @click.option("--seed", default=0, show_default=True, help="of the split")
 @_FILE
 @_TARGET
-def figures(out: Path | None, seed: int, file: Path | None, target: str | None) -> None:
+@_THREADS
+def figures(out: Path | None, seed: int, file: Path | None, target: str | None, threads: int | None) -> None:
     """Figures 2 to 5 as tables, and as pictures."""
-    rows = read_rows(_file(file, resolve_target(target)))
+    rows = _rows(file, target, threads)
     with plain_errors():
         if not rows:
             raise LatteError("nothing was measured", way_out="python benchmarks/tuning.py automcl measure --small")

@@ -88,8 +88,8 @@ def conv_recipe(
             tiles.share(own.outer, [own.oc, *tall], inside=True)
         if clipped:
             _cut_borders(s, phase, tiles, own)
+        schedule_others(s, phase, problem, known, shares)  # before the nest reads a copy: it is known by its operands
         _copy(s, target, phase, own, tiling, schedule, shares)
-        schedule_others(s, phase, problem, known, shares)
 
     return scheduled
 

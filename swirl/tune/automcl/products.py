@@ -84,8 +84,8 @@ def product_recipe(
             _along_results(s, target, phase, own, tiles, tiling, schedule)
         if shares:
             tiles.share(own.outer, [own.m, own.n], not tiles.outside(own.k))
+        schedule_others(s, phase, problem, known, shares)  # before the nest reads a copy: it is known by its operands
         _copies(s, target, phase, own, tiling, schedule, shares)
-        schedule_others(s, phase, problem, known, shares)
 
     return scheduled
 

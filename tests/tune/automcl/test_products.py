@@ -13,6 +13,7 @@ from latte.tools.tune.subjects import Tunable, tunables
 from swirl.errors import CommandError
 from swirl.ir.nest import Program, kind_of
 from swirl.ir.paths import loops
+from swirl.schedule.command_log import Recorded
 from swirl.schedule.files import read_recipe
 from swirl.target.targets import TARGETS, Target
 from swirl.tune.automcl.complexity import DNMM, DNMM332, DPMM, LPMM, PRODUCTS, RPMM, RPMMV, TMM, TTMM
@@ -186,3 +187,17 @@ def test_fully_connected_layers(name: str, first: int) -> None:
         wanted = [t for t in initial_space(schedule, m, k, n, 2) if (t.kt == k) == bool(number % 2) and t.nt % 8 == 0]
         recipe = product_recipe(schedule, wanted[len(wanted) // 2], tunable.phase, tunable.known.commands)
         assert_same(subject.program, subject.by(recipe).scheduled, seeds=(0,))
+
+
+def test_commands_of_the_known_schedule_reach_other_nests_alone() -> None:
+    """The product's nest reads a copy in the end: it is not another nest for that."""
+    before = program(
+        "for y in range(6):\n for x in range(16):\n  for z in range(8):\n   C[y, x] += D[y, z] * W[x, z]\n"
+        "for i in range(12):\n E[i] = 2.0 * E[i]",
+        **{"C": (6, 16), "D": (6, 8), "W": (16, 8), "E": (12,)},
+    )
+    known = [Recorded("unroll", ("forward", loop, 2), (), "test") for loop in ("z", "i")]
+    recipe = product_recipe(RPMM, Tiling(1, 6, 1, 16, 8), "forward", known)
+    found = Subject.alone(before, "forward", ("net.", "program."), AVX2).by(recipe)
+    assert "i_unrolled" in found.scheduled.text and "z_unrolled" not in found.scheduled.text
+    assert_same(before, found.scheduled, seeds=(0,))
