@@ -63,7 +63,7 @@ class Executable:
     views: Views = field(default_factory=Views)
     loss_weights: dict[str, float] = field(default_factory=dict)
     items: int = 0
-    _phases: dict[tuple[str, bool], tuple[object, Phase]] = field(default_factory=dict)
+    _phases: dict[tuple[str, bool, tuple[int, int] | None], tuple[object, Phase]] = field(default_factory=dict)
 
     @property
     def arrays(self) -> Memory:
@@ -102,23 +102,41 @@ class Executable:
             self._prepared(phase).run()
         self._ran(phase)
 
+    def run_in_parts(self, phase: str, ends: Iterable[int]) -> Iterator[int]:
+        """Run a phase up to each of these positions of its :attr:`order`, of which the last one is its end; yields a
+        position when all before it has run. What has run until then
+        may be read and changed in memory; views are up to date at the end."""
+        with self.views.in_storage():
+            self._make_ready(phase)
+            start = 0
+            for end in ends:
+                self._phase(phase, part=slice(start, end)).run()
+                start = end
+                yield end
+        self._ran(phase)
+
     def _prepared(self, phase: str) -> Phase:
         """A phase that can run: what it needs is there, or is computed again."""
+        self._make_ready(phase)
+        return self._phase(phase)
+
+    def _make_ready(self, phase: str) -> None:
         if phase == "forward":
             self.memory.ready(phase)
             self.memory.remember()
         elif phase == "backward" and not self._needed_by_backward.isdisjoint(self.missing):
             self._phase("forward", again=True).run()
             self._count("forward")
-        return self._phase(phase)
 
-    def _phase(self, phase: str, again: bool = False) -> Phase:
-        """A phase with its pointer tables; ``again`` changes no state."""
+    def _phase(self, phase: str, again: bool = False, part: slice | None = None) -> Phase:
+        """A phase, or a part of it, with its pointer tables; ``again`` changes no state."""
         self.memory.ready(phase)
-        version, made = self._phases.get((phase, again), (None, None))
+        key = phase, again, None if part is None else (part.start, part.stop)
+        version, made = self._phases.get(key, (None, None))
         if made is None or version != self.memory.version:
-            made = self.runner.phase([(step.kernel, table) for step, table in self.tables(phase, again)])
-            self._phases[phase, again] = self.memory.version, made
+            steps = [(step.kernel, table) for step, table in self.tables(phase, again)]
+            made = self.runner.phase(steps if part is None else steps[part])
+            self._phases[key] = self.memory.version, made
         return made
 
     def tables(self, phase: str, again: bool = False) -> Iterator[tuple[CompiledPhase, list[np.ndarray]]]:
