@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,8 +28,8 @@ GRACE = 5.0
 """Seconds after a failure in which the processes that are alive say so."""
 LOOK = 0.05
 """Seconds between two looks at what others have said."""
-ENDED = "has ended"
-"""What a process says that has left before the others."""
+ENDED, WAITS = "has ended", "waits for others"
+"""What a process says that has left by an error of its own, or as others do not answer."""
 
 
 def join(timeout: float = TIMEOUT, process_group: dist.ProcessGroup | None = None) -> TorchGroup:
@@ -151,7 +152,7 @@ class TorchGroup:
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, _Lost):
+            if not isinstance(error, ProcessLost):
                 self._say(f"{ENDED}: {type(error).__name__}: {_first_line(error)}")
             raise
 
@@ -173,7 +174,7 @@ class TorchGroup:
         with self._answering(what):
             while not self._known(key):
                 if (said := self._said(rank)) or monotonic() > end:
-                    raise self._lost(what, said or f"nothing heard of rank {rank} for {self._timeout:g} s")
+                    raise self.lost(what, said or f"nothing heard of rank {rank} for {self._timeout:g} s")
                 sleep(LOOK)
 
     # --- what processes give each other ---------------------------------------------------------------------
@@ -211,13 +212,8 @@ class TorchGroup:
         return wait
 
     # --- faults ---------------------------------------------------------------------------------------------
-    @contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
-        """Errors of PyTorch inside mean that another process is gone, or does not answer."""
-        try:
-            yield
-        except RuntimeError as error:
-            raise self._lost(what, _first_line(error)) from error
+    def _answering(self, what: str) -> _Answering:
+        return _Answering(self, what)
 
     def _say(self, text: str) -> None:
         """Tell the others that this process has left, and why; not where nobody is there to hear."""
@@ -234,11 +230,13 @@ class TorchGroup:
         key = f"said/{rank}"
         return self._store.get(key).decode() if self._known(key) else ""
 
-    def _lost(self, what: str, reason: str) -> _Lost:
+    def lost(self, what: str, reason: str) -> ProcessLost:
         """The error where others do not answer."""
-        self._say(f"waits for others, {what}")
-        return _Lost(
-            f"rank {self.rank} of {self.size}, {what}: {self._who_is_missing()} ({reason})",
+        self._say(f"{WAITS}, {what}")
+        told = self._who_is_missing()
+        self._leave()
+        return ProcessLost(
+            f"rank {self.rank} of {self.size}, {what}: {told} ({reason})",
             location=user_location(),
             way_out="look at what that process has printed last; torchrun --max-restarts 3 starts all of them again, "
             "and net.load goes on from what run.save has written",
@@ -261,11 +259,41 @@ class TorchGroup:
             return f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer: ended, or busy for too long"
         return "the connection is lost"
 
+    def _leave(self) -> None:
+        """Nothing more is read of the others. The first process waits for them: without torchrun, the store ends with
+        it."""
+        others, end = range(1, self.size), monotonic() + min(GRACE, self._timeout)
+        try:
+            self._store.set(f"left/{self.rank}", "")
+            while self.rank == 0 and monotonic() < end:
+                if all(self._known(f"left/{rank}") or not self._said(rank).startswith(WAITS) for rank in others):
+                    return
+                sleep(LOOK)
+        except RuntimeError:
+            return
 
-class _Lost(TrainingError):
+
+class _Answering:
+    """Errors of PyTorch inside mean that another process is gone, or does not answer. (A class: a generator would be
+    what messages take for the user's line.)"""
+
+    def __init__(self, group: TorchGroup, what: str):
+        self._group, self._what = group, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RuntimeError):
+            raise self._group.lost(self._what, _first_line(error)) from error
+
+
+class ProcessLost(TrainingError):
     """Another process has left, or does not answer."""
 
 
 def _first_line(error: BaseException) -> str:
+    """What an error says, in a line: without the place in PyTorch's sources, and its guesses."""
     text = error.message if isinstance(error, LatteError) else str(error)
-    return (text.strip() or type(error).__name__).splitlines()[0]
+    first = (text.strip() or type(error).__name__).splitlines()[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", first).split(". This is typically")[0]

@@ -1,0 +1,65 @@
+"""Processes that train together compute what one does with whole batches."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.distributed import processes, workers
+
+pytest.importorskip("torch")
+
+CLOSE = {"gradient": 2e-6, "losses": 1e-5, "accuracies": 1e-5, "validation": 1e-5, "learned": 2e-5, "items": 0}
+"""Of the largest value: sums in another order differ by some roundings of float32, 6e-8 each. Gradients of the first step
+were up to 3e-7 apart, losses of 50 steps 4e-7, parameters after them 1.2e-6."""
+SHARED = {2: "momentum,adam,rmsprop", 3: "adamw,clipped,accumulated,loader", 4: "accumulated,frozen,in order"}
+"""Number of processes → what they train."""
+
+
+@cache
+def alone(name: str) -> dict[str, np.ndarray]:
+    """What one process finds with whole batches."""
+    return dict(workers.train(name, 1, False))
+
+
+def check(folder: Path, size: int, names: str) -> None:
+    """Compare what each process has found with what one alone does."""
+    found = [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
+    wanted = {key: values for name in names.split(",") for key, values in alone(name).items()}
+    assert set(found[0]) == set(wanted)
+    for key, values in wanted.items():
+        for other in found[1:]:
+            np.testing.assert_array_equal(other[key], found[0][key], err_msg=key)  # to the last bit
+        scale = max(1e-3, float(np.abs(values).max()))
+        assert float(np.abs(found[0][key] - values).max()) <= CLOSE[key.split("/")[1]] * scale, key
+
+
+def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
+    names = "momentum,accumulated"
+    processes.run(2, "equal", names, tmp_path)
+    check(tmp_path, 2, names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SHARED)
+def test_all_solvers_and_options(size: int, tmp_path: Path) -> None:
+    processes.run(size, "equal", SHARED[size], tmp_path)
+    check(tmp_path, size, SHARED[size])
+
+
+def test_every_case_is_trained_by_several() -> None:
+    assert {name for names in SHARED.values() for name in names.split(",")} == set(workers.CASES)
+
+
+@pytest.mark.slow
+def test_what_is_local_and_what_is_not(tmp_path: Path) -> None:
+    """Masks of dropout and transforms are each process's own; what is learned is the same, running statistics too."""
+    processes.run(2, "local", tmp_path)
+    first, other = (dict(np.load(tmp_path / f"{rank}.npz")) for rank in range(2))
+    assert first.pop("seed") != other.pop("seed")
+    assert first["after"] == 3  # the seed of the net of rank 0, in both
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, other[name], err_msg=name)

@@ -1,0 +1,239 @@
+"""What the processes of the tests run: ``python workers.py NAME …``; rank and size are in the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from latte import (
+    AccuracyLayer,
+    BatchNormLayer,
+    ConvLayer,
+    DropoutLayer,
+    FullyConnectedLayer,
+    MaxPoolingLayer,
+    MemoryDataLayer,
+    Net,
+    ReLULayer,
+    SoftmaxLossLayer,
+)
+from latte.data import DataLoader, Flip
+from latte.runtime.callbacks import Run
+from latte.runtime.group import Group
+from latte.solver import SGD, Adam, AdamW, CosineDecay, RMSProp
+from latte.training import Callback, EarlyStopping
+
+TOGETHER = 24
+"""Items in a batch of all processes: 1, 2, 3 and 4 of them share it evenly."""
+ITEMS = 24 * 4 + 1
+"""One more than batches: of the last one, all processes but the first have nothing."""
+generator = np.random.default_rng(0)
+images = generator.normal(size=(ITEMS, 1, 8, 8)).astype(np.float32)
+labels = generator.integers(0, 5, ITEMS)
+labels[::7] = -1  # ignored: other numbers of items count in each process
+
+
+def declare(
+    size: int,
+    group: Group | bool = False,
+    *,
+    seed: int = 3,
+    filters: int = 8,
+    layer: Any = None,
+    of_batch: int = TOGETHER,
+) -> Net:
+    """A small net, compiled, for the share that one of ``size`` processes has of a batch."""
+    net = Net(batch_size=of_batch // size, seed=seed)
+    data, label = MemoryDataLayer(net, (1, 8, 8)), MemoryDataLayer(net, (1,))
+    inner = ReLULayer(net, ConvLayer(net, data, num_filters=filters))
+    inner = MaxPoolingLayer(net, inner) if layer is None else layer(net, inner)
+    inner = ReLULayer(net, FullyConnectedLayer(net, inner, 16))
+    scores = FullyConnectedLayer(net, inner, 5)
+    SoftmaxLossLayer(net, scores, label, ignore_label=-1)
+    AccuracyLayer(net, scores, label, ignore_label=-1)
+    net.compile(distributed=group)
+    return net
+
+
+# Name → how a solver is made, what else fit is told, and what is frozen.
+CASES: dict[str, tuple[Callable[[Net], Any], dict[str, Any], str | None]] = {
+    "momentum": (lambda net: SGD(net, 0.05, momentum=0.9), {}, None),
+    "adam": (lambda net: Adam(net, 0.003), {}, None),
+    "adamw": (lambda net: AdamW(net, 0.003, weight_decay=0.01), {}, None),
+    "rmsprop": (lambda net: RMSProp(net, 0.001), {}, None),
+    "clipped": (lambda net: SGD(net, CosineDecay(0.1, steps=50), clip_norm=0.5, clip_value=0.1), {}, None),
+    "accumulated": (lambda net: SGD(net, 0.05, momentum=0.9), {"accumulate": 3}, None),
+    "frozen": (lambda net: SGD(net, 0.05), {}, "conv*"),
+    "in order": (lambda net: SGD(net, 0.05), {"shuffle": False}, None),
+    "loader": (lambda net: SGD(net, 0.05), {}, None),
+}
+
+
+class Gradients(Callback):
+    """Keeps those of the first step."""
+
+    def after_step(self, run: Run) -> None:
+        if run.step == 0:
+            self.found = run.session.gradients()
+
+
+def train(names: str, size: int, group: Group | bool) -> Iterator[tuple[str, np.ndarray]]:
+    """Train the cases; by names: losses, first gradients, parameters, validations."""
+    for name in names.split(","):
+        solver, options, frozen = CASES[name]
+        net = declare(size, group)
+        if frozen:
+            net.freeze(frozen)
+        first = Gradients()
+        data = (DataLoader(images, labels, batch_size=TOGETHER // size),) if name == "loader" else (images, labels)
+        history = net.fit(
+            *data,
+            solver=solver(net),
+            epochs=10,
+            validation=(images[:50], labels[:50]),
+            metrics={"mean": lambda scores, labels: float(np.mean(scores * labels))},
+            callbacks=[first],
+            progress=False,
+            distributed=group,
+            **options,
+        )
+        last = history.validations[-1]
+        yield f"{name}/losses", np.array(history.losses)
+        yield f"{name}/accuracies", np.array(history.accuracies)
+        yield f"{name}/validation", np.array([last.loss, last.accuracy, last.metrics["mean"]])
+        yield f"{name}/items", np.array([history.items, last.items])
+        yield from ((f"{name}/gradient/{storage}", values) for storage, values in first.found.items())
+        yield from ((f"{name}/learned/{storage}", values) for storage, values in net.state_dict().items())
+
+
+def equal(group: Group, names: str, folder: str) -> None:
+    """Train, and keep what each process has found."""
+    np.savez(Path(folder, f"{group.rank}.npz"), **dict(train(names, group.size, group)))
+
+
+def fail(group: Group, how: str) -> None:
+    """Train, while something goes wrong in the last process."""
+    wrong = group.rank == group.size - 1
+    data, answers = images, labels
+    if wrong and how == "fewer items":
+        data, answers = images[:-3], labels[:-3]
+    if wrong and how == "another type":
+        data = images.astype(np.float64)
+    if wrong and how == "another order":
+        data = images[::-1].copy()
+    if wrong and how == "nan":
+        data = images.copy()
+        data[5, 0, 2, 3] = np.nan
+    net = declare(group.size, group, filters=16 if wrong and how == "another net" else 8)
+
+    def after_step(run: Run) -> None:
+        if wrong and run.step == 3:
+            print("WRONG", flush=True)
+            if how == "killed":
+                os.kill(os.getpid(), 9)
+            if how == "hangs":
+                time.sleep(600)
+            if how == "raises":
+                raise KeyError("of a callback")
+            if how == "freezes":
+                net.freeze("conv*")
+            if how == "stops":
+                run.stop("enough")
+
+    steps = Callback()
+    steps_class = type("Steps", (Callback,), {"after_step": lambda self, run: after_step(run)})
+    steps = steps_class()
+    solver = Adam(net) if wrong and how == "another solver" else SGD(net, 0.05)
+    history = net.fit(
+        data,
+        answers,
+        solver=solver,
+        epochs=2 if wrong and how == "other epochs" else 10,
+        callbacks=[steps],
+        progress=False,
+        distributed=group,
+    )
+    print("STOPPED", history.stopped, len(history.losses))
+
+
+def local(group: Group, folder: str) -> None:
+    """Batch norm, dropout, transforms and early stopping, of which each process has its own numbers."""
+    layer = lambda net, inner: DropoutLayer(net, BatchNormLayer(net, inner), 0.5)  # noqa: E731
+    net = declare(group.size, group, seed=3 + group.rank, layer=layer)
+    path = Path(folder, "net.safetensors")
+    masks = []
+
+    class Masks(Callback):
+        def after_step(self, run: Run) -> None:
+            masks.append(int(run.session.executable.arrays["net.seed"][0]))
+
+    history = net.fit(
+        DataLoader(images, labels, batch_size=TOGETHER // group.size, transforms=[Flip()]),
+        solver=Adam(net),
+        epochs=6,
+        validation=(images[:50], labels[:50]),
+        callbacks=[EarlyStopping(2), Masks(), lambda run: run.save(path)],
+        progress=False,
+        distributed=group,
+    )
+    assert path.exists()
+    assert len(set(masks)) == 1
+    learned = {name: values for name, values in net.state_dict().items()}
+    found = {"seed": np.array(masks[:1]), "after": net.executable.arrays["net.seed"].copy(), **learned}
+    np.savez(Path(folder, f"{group.rank}.npz"), losses=np.array(history.losses), **found)
+
+
+def resume(group: Group, path: str, epochs: str, seconds: str = "") -> None:
+    """Train up to an epoch, and save each; from where the file is, if there is one. The last process ends itself after
+    so many seconds, if they are given."""
+    layer = lambda net, inner: DropoutLayer(net, BatchNormLayer(net, inner), 0.3)  # noqa: E731
+    net = declare(group.size, group, seed=11, layer=layer)
+    solver = SGD(net, CosineDecay(0.05, steps=200), momentum=0.9)
+    if Path(path).exists():
+        net.load(path, solver)
+    done = (solver.step_number - 1) // 5
+    end = time.monotonic() + float(seconds) if seconds and group.rank == group.size - 1 else float("inf")
+
+    class Kill(Callback):
+        def after_step(self, run: Run) -> None:
+            if time.monotonic() > end:
+                os.kill(os.getpid(), 9)
+
+    net.fit(
+        images,
+        labels,
+        solver=solver,
+        epochs=int(epochs) - done,
+        callbacks=[Kill(), lambda run: run.save(path)],
+        progress=False,
+        distributed=group,
+    )
+
+
+WORKERS: dict[str, Callable[..., None]] = {"equal": equal, "fail": fail, "local": local, "resume": resume}
+
+
+def main() -> None:
+    """Join the others, and run the worker that is named; without the library's errors being hidden by tracebacks."""
+    import latte.distributed
+    import latte.distributed.group as joined
+
+    name, *arguments = sys.argv[1:]
+    if arguments[:1] == ["another version"] and os.environ["RANK"] == "1":
+        joined.VERSION = "9.9.9"
+    timeout = 8.0 if name == "fail" else 60.0
+    try:
+        WORKERS[name](latte.distributed.join(timeout=timeout), *arguments)
+    except Exception as error:  # what a user would read
+        print("ERROR", type(error).__name__, error, flush=True)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
