@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 WORKERS = Path(__file__).with_name("workers.py")
@@ -39,13 +40,14 @@ def start(size: int, *arguments: object) -> list[subprocess.Popen[str]]:
     ]
 
 
-def outputs(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """What they have printed when all have ended."""
+def outputs(processes: list[subprocess.Popen[str]], others: Sequence[subprocess.Popen[str]] = ()) -> list[str]:
+    """What they have printed when all have ended; the others, which may hang, are ended then."""
     try:
         return [process.communicate(timeout=LIMIT)[0] for process in processes]
     finally:
-        for process in processes:
+        for process in (*processes, *others):
             process.kill()
+            process.communicate()
 
 
 def run(size: int, *arguments: object) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import latte.distributed.group
 from latte import (
     AccuracyLayer,
     BatchNormLayer,
@@ -28,6 +31,7 @@ from latte.runtime.callbacks import Run
 from latte.runtime.group import Group
 from latte.solver import SGD, Adam, AdamW, CosineDecay, RMSProp
 from latte.training import Callback, EarlyStopping
+from tests.distributed import processes
 
 TOGETHER = 24
 """Items in a batch of all processes: 1, 2, 3 and 4 of them share it evenly."""
@@ -117,8 +121,28 @@ def equal(group: Group, names: str, folder: str) -> None:
     np.savez(Path(folder, f"{group.rank}.npz"), **dict(train(names, group.size, group)))
 
 
-def fail(group: Group, how: str) -> None:
-    """Train, while something goes wrong in the last process."""
+def fail(group: Group, hows: str) -> None:
+    """Train again and again, while something goes wrong in the last process; print what each process is told."""
+    for how in hows.split(","):
+        joined = latte.distributed.join()  # what was said before is not read again
+        try:
+            print("DONE", how, _failing(joined, how), flush=True)
+        except Exception as error:  # what a user would read
+            print("ERROR", how, type(error).__name__, error, flush=True)
+
+
+class Wrong(Callback):
+    """Something is done in the fourth step."""
+
+    def __init__(self, what: Callable[[Run], None]):
+        self.what = what
+
+    def after_step(self, run: Run) -> None:
+        if run.step == 3:
+            self.what(run)
+
+
+def _failing(group: Group, how: str) -> str | None:
     wrong = group.rank == group.size - 1
     data, answers = images, labels
     if wrong and how == "fewer items":
@@ -127,39 +151,38 @@ def fail(group: Group, how: str) -> None:
         data = images.astype(np.float64)
     if wrong and how == "another order":
         data = images[::-1].copy()
-    if wrong and how == "nan":
-        data = images.copy()
-        data[5, 0, 2, 3] = np.nan
     net = declare(group.size, group, filters=16 if wrong and how == "another net" else 8)
 
-    def after_step(run: Run) -> None:
-        if wrong and run.step == 3:
-            print("WRONG", flush=True)
-            if how == "killed":
-                os.kill(os.getpid(), 9)
-            if how == "hangs":
-                time.sleep(600)
-            if how == "raises":
-                raise KeyError("of a callback")
-            if how == "freezes":
-                net.freeze("conv*")
-            if how == "stops":
-                run.stop("enough")
+    def do(run: Run) -> None:
+        if not wrong:
+            return
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "hangs":
+            time.sleep(processes.LIMIT)
+        if how == "raises":
+            raise KeyError("of a callback")
+        if how == "freezes":
+            net.freeze("conv*")
+        if how == "stops":
+            run.stop("enough")
 
-    steps = Callback()
-    steps_class = type("Steps", (Callback,), {"after_step": lambda self, run: after_step(run)})
-    steps = steps_class()
     solver = Adam(net) if wrong and how == "another solver" else SGD(net, 0.05)
+    epochs = 2 if wrong and how == "other epochs" else 10
     history = net.fit(
-        data,
-        answers,
-        solver=solver,
-        epochs=2 if wrong and how == "other epochs" else 10,
-        callbacks=[steps],
-        progress=False,
-        distributed=group,
+        data, answers, solver=solver, epochs=epochs, callbacks=[Wrong(do)], progress=False, distributed=group
     )
-    print("STOPPED", history.stopped, len(history.losses))
+    return history.stopped
+
+
+def compile_fails(group: Group) -> None:
+    """The first process cannot compile."""
+    net = Net(batch_size=2)
+    ReLULayer(net, MemoryDataLayer(net, (4,)))
+    try:
+        net.compile(target="nonsense" if group.rank == 0 else None, distributed=group)
+    except Exception as error:
+        print("ERROR", type(error).__name__, error, flush=True)
 
 
 def local(group: Group, folder: str) -> None:
@@ -189,50 +212,68 @@ def local(group: Group, folder: str) -> None:
     np.savez(Path(folder, f"{group.rank}.npz"), losses=np.array(history.losses), **found)
 
 
-def resume(group: Group, path: str, epochs: str, seconds: str = "") -> None:
-    """Train up to an epoch, and save each; from where the file is, if there is one. The last process ends itself after
-    so many seconds, if they are given."""
+def resume(group: Group, path: str, epochs: str, seed: str = "", kills: str = "0") -> None:
+    """Train up to an epoch, and save each; from where the file is, if there is one. By the seed, one process is killed at
+    some moment in each of the first runs."""
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    random = np.random.default_rng([int(seed), attempt]) if attempt < int(kills) else None
     layer = lambda net, inner: DropoutLayer(net, BatchNormLayer(net, inner), 0.3)  # noqa: E731
+    kill = Kill(random, group, f"{path}.kills")
     net = declare(group.size, group, seed=11, layer=layer)
-    solver = SGD(net, CosineDecay(0.05, steps=200), momentum=0.9)
+    solver = SGD(net, CosineDecay(0.05, steps=2000), momentum=0.9)
     if Path(path).exists():
         net.load(path, solver)
-    done = (solver.step_number - 1) // 5
-    end = time.monotonic() + float(seconds) if seconds and group.rank == group.size - 1 else float("inf")
-
-    class Kill(Callback):
-        def after_step(self, run: Run) -> None:
-            if time.monotonic() > end:
-                os.kill(os.getpid(), 9)
-
-    net.fit(
-        images,
-        labels,
-        solver=solver,
-        epochs=int(epochs) - done,
-        callbacks=[Kill(), lambda run: run.save(path)],
-        progress=False,
-        distributed=group,
-    )
+    done = (solver.step_number - 1) // -(-ITEMS // TOGETHER)
+    callbacks = [kill, lambda run: run.save(path)]
+    data = (images, labels)
+    net.fit(*data, solver=solver, epochs=int(epochs) - done, callbacks=callbacks, progress=False, distributed=group)
 
 
-WORKERS: dict[str, Callable[..., None]] = {"equal": equal, "fail": fail, "local": local, "resume": resume}
+class Kill(Callback):
+    """Ends one process of a group: while it begins, or within some milliseconds after some step."""
+
+    def __init__(self, random: np.random.Generator | None, group: Group, log: str):
+        self.log, self.step, self.wait = log, -1, 0.0
+        if random is not None:
+            chosen, begins, early = random.integers(group.size), random.random() < 0.2, random.uniform(0, 2)
+            step, self.wait = int(random.integers(15)), random.uniform(0, 0.02)
+            if chosen != group.rank:
+                return
+            if begins:
+                self._after(early)
+            else:
+                self.step = step
+
+    def after_step(self, run: Run) -> None:
+        if run.step == self.step:
+            self._after(self.wait)
+
+    def _after(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._kill)
+        timer.daemon = True
+        timer.start()
+
+    def _kill(self) -> None:
+        with Path(self.log).open("a") as log:
+            log.write("killed\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+WORKERS: dict[str, Callable[..., None]] = {
+    "equal": equal,
+    "fail": fail,
+    "compile": compile_fails,
+    "local": local,
+    "resume": resume,
+}
 
 
 def main() -> None:
-    """Join the others, and run the worker that is named; without the library's errors being hidden by tracebacks."""
-    import latte.distributed
-    import latte.distributed.group as joined
-
+    """Join the others, and run the worker that is named."""
     name, *arguments = sys.argv[1:]
-    if arguments[:1] == ["another version"] and os.environ["RANK"] == "1":
-        joined.VERSION = "9.9.9"
-    timeout = 8.0 if name == "fail" else 60.0
-    try:
-        WORKERS[name](latte.distributed.join(timeout=timeout), *arguments)
-    except Exception as error:  # what a user would read
-        print("ERROR", type(error).__name__, error, flush=True)
-        os._exit(1)
+    if arguments == ["another version"] and os.environ["RANK"] == "1":
+        latte.distributed.group.VERSION = "9.9.9"  # type: ignore[attr-defined]
+    WORKERS[name](latte.distributed.join(timeout=8.0 if name == "fail" else 60.0), *arguments)
 
 
 if __name__ == "__main__":
