@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -81,13 +83,56 @@ def _initialise(timeout: float) -> None:
             way_out="torchrun on every machine with the same --rdzv-endpoint, whose port is open",
         ) from error
     try:
+        store = _of_this_start(store, rank, size, timeout)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+        atexit.register(_leave)
     except RuntimeError as error:
         raise TrainingError(
             f"rank {rank} of {size}: not all processes have come within {timeout:g} s: {_first_line(error)}",
             location=user_location(),
             way_out="start torchrun on all machines, and look at what each has printed",
         ) from error
+
+
+def _leave() -> None:
+    """End PyTorch's threads before Python ends."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _of_this_start(store: dist.Store, rank: int, size: int, timeout: float) -> dist.Store:
+    """A part of the store that has only what the processes of this start write. When torchrun starts processes again,
+    the store may have the addresses of those before, whose number of starts differs from machine to machine.
+
+    The first process draws a name for the part. Each other one draws a name for itself, and the first one answers it.
+
+    Raises:
+        TrainingError: not all of them come.
+    """
+    meeting, end, name = dist.PrefixStore("latte/meeting", store), monotonic() + timeout, uuid4().hex
+    others = set(range(1, size)) if rank == 0 else {0}
+    if rank != 0:
+        meeting.set(f"asks/{rank}", name)
+    while others:
+        if monotonic() > end:
+            missing = ", ".join(f"rank {other}" for other in sorted(others))
+            raise TrainingError(
+                f"rank {rank} of {size}: not all processes have come within {timeout:g} s: {missing} missing",
+                location=user_location(),
+                way_out="start torchrun on all machines, and look at what each has printed",
+            )
+        if rank != 0:
+            if meeting.check([f"answer/{name}"]):
+                name, others = meeting.get(f"answer/{name}").decode(), set()
+                meeting.set(f"here/{name}/{rank}", "")
+                continue
+        else:
+            for other in others:
+                if meeting.check([f"asks/{other}"]):  # of a start before, it may be: nobody reads the answer then
+                    meeting.set(f"answer/{meeting.get(f'asks/{other}').decode()}", name)
+            others = {other for other in others if not meeting.check([f"here/{name}/{other}"])}
+        sleep(LOOK)
+    return dist.PrefixStore(name, store)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
-"""Starting several processes, as torchrun does, without its seconds."""
+"""Starting several processes, as torchrun does, without its seconds. Skips tests where PyTorch is missing."""
 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+distributed = pytest.importorskip("torch.distributed")
 
 WORKERS = Path(__file__).with_name("workers.py")
 ROOT = WORKERS.parents[2]
@@ -21,23 +25,31 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"} | more
 
 
-def start(size: int, *arguments: object) -> list[subprocess.Popen[str]]:
-    """Start so many processes that run the worker of a name."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, str(WORKERS), *map(str, arguments)]
-    return [
+class Started(list[subprocess.Popen[str]]):
+    """Processes, with what all of them write into: it is there as long as this is."""
+
+    store: Any
+
+
+def start(size: int, *arguments: object, script: Path = WORKERS, folder: Path | None = None) -> Started:
+    """Start so many processes that run the worker of a name, or another script, in a folder."""
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    command = [sys.executable, str(script), *map(str, arguments)]
+    started = Started(
         subprocess.Popen(
             command,
             env=environment(RANK=str(rank), **shared),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=folder,
         )
         for rank in range(size)
-    ]
+    )
+    started.store = store
+    return started
 
 
 def outputs(processes: list[subprocess.Popen[str]], others: Sequence[subprocess.Popen[str]] = ()) -> list[str]:
@@ -50,9 +62,9 @@ def outputs(processes: list[subprocess.Popen[str]], others: Sequence[subprocess.
             process.communicate()
 
 
-def run(size: int, *arguments: object) -> list[str]:
-    """Run a worker in so many processes, which must end well."""
-    processes = start(size, *arguments)
+def run(size: int, *arguments: object, script: Path = WORKERS, folder: Path | None = None) -> list[str]:
+    """Run a worker, or another script, in so many processes, which must end well."""
+    processes = start(size, *arguments, script=script, folder=folder)
     found = outputs(processes)
     assert not any(process.returncode for process in processes), "\n".join(found)
     return found

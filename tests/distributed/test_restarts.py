@@ -1,5 +1,7 @@
-"""Training goes on to the last bit after torchrun has started it again; ``python -m tests.distributed.restarts`` does so
-at 50 moments."""
+"""Training goes on to the last bit after torchrun has started it again.
+
+``python -m tests.distributed.restarts`` does so at 50 moments.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.distributed import restarts
-
-pytest.importorskip("torch")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -10,13 +11,11 @@ import pytest
 
 from tests.distributed import processes, workers
 
-pytest.importorskip("torch")
-
 CLOSE = {"gradient": 2e-6, "losses": 1e-5, "accuracies": 1e-5, "validation": 1e-5, "learned": 2e-5, "items": 0}
-"""Of the largest value: sums in another order differ by some roundings of float32, 6e-8 each. Gradients of the first step
-were up to 3e-7 apart, losses of 50 steps 4e-7, parameters after them 1.2e-6."""
+"""Of the largest value: sums in another order differ by some roundings of float32, 6e-8 each. Gradients of the first
+step were up to 3e-7 apart, losses of 50 steps 4e-7, parameters after them 1.2e-6."""
 SHARED = {2: "momentum,adam,rmsprop", 3: "adamw,clipped,accumulated,loader", 4: "accumulated,frozen,in order"}
-"""Number of processes → what they train."""
+"""Number of processes → what they train; ``python tests/distributed/workers.py equal`` takes any other cases, too."""
 
 
 @cache
@@ -38,13 +37,12 @@ def check(folder: Path, size: int, names: str) -> None:
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
-    names = "momentum,accumulated"
-    processes.run(2, "equal", names, tmp_path)
-    check(tmp_path, 2, names)
+    processes.run(2, "equal", SHARED[2], tmp_path)
+    check(tmp_path, 2, SHARED[2])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SHARED)
+@pytest.mark.parametrize("size", [3, 4])
 def test_all_solvers_and_options(size: int, tmp_path: Path) -> None:
     processes.run(size, "equal", SHARED[size], tmp_path)
     check(tmp_path, size, SHARED[size])
@@ -63,3 +61,14 @@ def test_what_is_local_and_what_is_not(tmp_path: Path) -> None:
     assert first["after"] == 3  # the seed of the net of rank 0, in both
     for name, values in first.items():
         np.testing.assert_array_equal(values, other[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_page_trains(tmp_path: Path) -> None:
+    """The script of docs/distributed.md."""
+    page = (processes.ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    whole = tmp_path / "train.py"
+    whole.write_text(f"{script}\nprint('STEPS', solver.step_number)\n", encoding="utf-8")
+    for printed in processes.run(2, script=whole, folder=tmp_path):
+        assert f"STEPS {10 * 16 + 1}" in printed
