@@ -118,9 +118,12 @@ class SharedBatches:
 
     def stop_together(self, history: History) -> None:
         """Let all processes stop where a callback has stopped one of them."""
-        if self._group.size > 1:
-            of_all = self._group.gather(history.stopped, "asking whether to go on")
-            history.stopped = next(filter(None, of_all), None)
+        if self._group.size == 1:
+            return
+        what = "asking whether to go on"
+        if self._group.sum(np.array([history.stopped is not None]), what)[0]:
+            of_all = self._group.gather(history.stopped, what)
+            history.stopped = next(reason for reason in of_all if reason is not None)
 
     def own_numbers_end(self) -> None:
         """Random numbers are the net's again."""

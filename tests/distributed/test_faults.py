@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed import processes
+from tests.distributed import processes  # skips where PyTorch is missing
 
-pytestmark = pytest.mark.slow
+import latte.distributed  # isort: skip
+from latte import MemoryDataLayer, Net  # isort: skip
+from latte.runtime.group import share_of  # isort: skip
+from swirl.errors import TrainingError  # isort: skip
 
 DIFFERENT = {
     "fewer items": "the data of data1 is 94 items of float32 (1, 8, 8) in rank 2, and 97 items",
@@ -20,6 +23,7 @@ DIFFERENT = {
 }
 
 
+@pytest.mark.slow
 def test_what_differs_is_said_in_all_processes() -> None:
     hows = ",".join([*DIFFERENT, "stops", "cannot compile"])
     for rank, printed in enumerate(processes.run(3, "fail", hows)):
@@ -33,6 +37,7 @@ def test_what_differs_is_said_in_all_processes() -> None:
         assert ("waiting for rank 0 to compile: rank 0 has ended: TargetError" if rank else " TargetError ") in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "size", "told"),
     [
@@ -47,3 +52,35 @@ def test_who_has_left_is_said_within_the_timeout(how: str, size: int, told: str)
         (line,) = [line for line in text.splitlines() if line.startswith(f"ERROR {how} ProcessLost")]
         assert f"rank {rank} of {size}, " in line
         assert told in line
+
+
+@pytest.mark.parametrize(
+    ("distributed", "message"),
+    [
+        (True, "this process has not been started by torchrun"),
+        ("yes", "distributed must be True, False or a group of processes, not 'yes'"),
+        (latte.distributed.TorchGroup, "distributed must be True, False or a group of processes"),
+    ],
+)
+def test_what_is_not_a_group(distributed: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(variable, raising=False)
+    net = Net(batch_size=2)
+    MemoryDataLayer(net, (4,))
+    with pytest.raises(TrainingError, match=message) as caught:
+        net.compile(distributed=distributed)
+    assert "test_faults.py" in str(caught.value.location)
+
+
+def test_a_wrong_timeout() -> None:
+    with pytest.raises(TrainingError, match="timeout must be a number of seconds, not 0"):
+        latte.distributed.join(timeout=0)
+
+
+@pytest.mark.parametrize(("items", "size"), [(0, 3), (1, 3), (7, 3), (9, 3), (2, 4), (5, 1)])
+def test_shares_are_all_items_once(items: int, size: int) -> None:
+    shares = [range(items)[share_of(items, rank, size)] for rank in range(size)]
+    assert [item for share in shares for item in share] == [*range(items)]
+    counts = [len(share) for share in shares]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] - counts[-1] <= 1
