@@ -367,9 +367,15 @@ class Net(Copied, Looking):
         options["distributed"] = distributed
         return fit(self.session, *data, solver=solver, progress=progress, after_epoch=after_epoch, **options)
 
-    def evaluate(self, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True) -> Evaluation:
+    def evaluate(
+        self,
+        *data: Any,
+        metrics: Mapping[str, Metric] | None = None,
+        stop_on_nan: bool = True,
+        distributed: bool | Group = False,
+    ) -> Evaluation:
         """Loss, accuracy and metrics in the inference phase; see :func:`latte.runtime.evaluation.evaluate`."""
-        return evaluate(self.session, *data, metrics=metrics, stop_on_nan=stop_on_nan)
+        return evaluate(self.session, *data, metrics=metrics, stop_on_nan=stop_on_nan, distributed=distributed)
 
     def predict(self, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:
         """What a layer says to every item, without labels; see :func:`latte.runtime.evaluation.predict`."""

@@ -257,8 +257,13 @@ class TorchGroup:
         return wait
 
     # --- faults ---------------------------------------------------------------------------------------------
-    def _answering(self, what: str) -> _Answering:
-        return _Answering(self, what)
+    @contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """Errors of PyTorch inside mean that another process is gone, or does not answer."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.lost(what, _first_line(error)) from error
 
     def _say(self, text: str) -> None:
         """Tell the others that this process has left, and why; not where nobody is there to hear."""
@@ -316,21 +321,6 @@ class TorchGroup:
                 sleep(LOOK)
         except RuntimeError:
             return
-
-
-class _Answering:
-    """Errors of PyTorch inside mean that another process is gone, or does not answer. (A class: a generator would be
-    what messages take for the user's line.)"""
-
-    def __init__(self, group: TorchGroup, what: str):
-        self._group, self._what = group, what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RuntimeError):
-            raise self._group.lost(self._what, _first_line(error)) from error
 
 
 class ProcessLost(TrainingError):

@@ -48,7 +48,7 @@ def check_alike(group: Group, own: Mapping[str, str]) -> None:
     """
     if group.size == 1:
         return
-    first, *others = group.gather(dict(own), "comparing what the processes train")
+    first, *others = group.gather(dict(own), "comparing what the processes compute")
     told = []
     for rank, other in enumerate(others, 1):
         part = next((part for part in (*first, *other) if first.get(part) != other.get(part)), None)
@@ -58,7 +58,7 @@ def check_alike(group: Group, own: Mapping[str, str]) -> None:
             )
     if told:
         raise TrainingError(
-            f"rank {group.rank} of {group.size}: the processes do not train the same: {'; '.join(told)}",
+            f"rank {group.rank} of {group.size}: the processes do not compute the same: {'; '.join(told)}",
             location=user_location(),
             way_out="all processes run the same program on the same data, and load the same file",
         )
@@ -98,8 +98,3 @@ def keep_alike(group: Group, session: Session) -> None:
     if group.rank != 0:
         for name, values in own.items():
             session.whole.write(name, values)
-
-
-def seed_of(seed: int, rank: int) -> int:
-    """The seed of a process's own random numbers: the first one has the net's."""
-    return seed if rank == 0 else int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]) >> 1

@@ -44,7 +44,8 @@ class Shared(Protocol):
 
     def share(self, rank: int, size: int) -> Loader:
         """What makes the items of each batch that one of ``size`` processes computes: a batch of all of them together
-        has ``size`` times as many items. ``items`` counts those of all."""
+        has ``size`` times as many items, divided by :func:`latte.runtime.group.share_of`; a part may have none.
+        ``items`` counts those of all."""
 
 
 class Batches:
@@ -115,6 +116,14 @@ class Batches:
     def _together(self) -> int:
         """Items in a batch of all processes."""
         return self.size * self._group.size
+
+    def first(self, number: int) -> int:
+        """The place of this process's first item in a batch of all processes.
+
+        Args:
+            number: of the batch in its epoch.
+        """
+        return self._share(min(self._together, self.items - number * self._together)).start
 
     def _share(self, items: int) -> slice:
         return share_of(items, self._group.rank, self._group.size)

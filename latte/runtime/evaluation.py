@@ -14,8 +14,9 @@ from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble, LossEnsemble, is_loss
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
+from latte.runtime.alike import check_alike, describe
 from latte.runtime.batches import Batches
-from latte.runtime.group import Alone, Group
+from latte.runtime.group import Group, group_of
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
@@ -47,7 +48,7 @@ def evaluate(
     *data: Any,
     metrics: Mapping[str, Metric] | None = None,
     stop_on_nan: bool = True,
-    group: Group | None = None,
+    distributed: bool | Group = False,
 ) -> Evaluation:
     """Loss and accuracy over a data set, the same whatever the batch size: a layer with a field ``counted`` of shape
     ``(1,)`` gives the mean over what counts (of a loss with weights of classes: by weight), others over the items.
@@ -59,15 +60,23 @@ def evaluate(
             labels): ``{"error": lambda scores, labels: …}``. Scores are what the first loss reads.
         stop_on_nan: whether NaN and infinities in the data are refused: in arrays before anything is computed, in a
             batch of a loader before that is.
-        group: the processes that share the items.
+        distributed: whether the processes that torchrun has started share the items, or a group of them does: each
+            makes this call on the same data, and gets the same numbers.
 
     Raises:
         DataError: the data do not fit, or hold NaN or infinity.
+        TrainingError: another process has ended, does not answer, or evaluates something else.
     """
     check_flags(DataError, stop_on_nan=stop_on_nan)
-    group = Alone() if group is None else group
-    metrics = check_metrics(session.graph, metrics)
-    return _evaluated(session, Batches(session, data, finite=stop_on_nan, group=group), metrics, group)
+    group = group_of(distributed)
+    with group.together("net.evaluate"):
+        metrics = check_metrics(session.graph, metrics)
+        batches = Batches(session, data, finite=stop_on_nan, group=group)
+        if group.size > 1:
+            check_alike(group, describe(session) | batches.describe() | {"metrics": str([*metrics])})
+        with group.first_alone("waiting for rank 0 to compile"):
+            batches.prepare()
+        return _evaluated(session, batches, metrics, group)
 
 
 def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
@@ -117,18 +126,18 @@ def measured(graph: Graph, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
 
 
 def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric], group: Group) -> Evaluation:
-    """What :func:`evaluate` says, for batches that have been checked."""
-    batches.prepare()
+    """What :func:`evaluate` says, for batches that are prepared."""
     graph = session.graph
     means = [Mean(layer) for layer in measuring(graph)]
     scored = outputs(graph, None) if metrics else None
     inputs = data_of(graph, scored) if scored is not None else []
     collected: list[list[np.ndarray]] = []  # of each batch: what the processes share, which may be nothing
     with whole_batches_after(session):
-        for numbers, arrays in batches.in_order():
+        for number, (numbers, arrays) in enumerate(batches.in_order()):
             if not len(numbers):
                 collected.append([])
                 continue
+            session.place(batches.first(number))
             session.set_batch(*arrays, numbers=numbers, finite=batches.finite, trains=False)
             session.test()
             for mean in means:
@@ -230,11 +239,12 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
 
 @contextmanager
 def whole_batches_after(session: Session) -> Iterator[None]:
-    """The net takes and shows whole batches again afterwards, whatever the last batch was."""
+    """The net takes and shows whole batches again afterwards, whatever the last batch was, and by itself."""
     try:
         yield
     finally:
         session.use(session.batch_size)
+        session.place(0)
 
 
 def outputs(graph: Graph, layer: Ensemble | str | None) -> Ensemble:

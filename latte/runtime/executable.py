@@ -21,6 +21,7 @@ from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.item_numbers import value_of
 from swirl.ir.phases import INFERENCE
+from swirl.ir.precision import held_in_double
 from swirl.run.runner import Phase, Runner
 
 SHARED_ROLES = ("param", "param_grad", "state", "constant", "scalar")
@@ -340,6 +341,7 @@ def bind(
     shared: Executable | None = None,
     variants: Sequence[Executable] = (),
     trains: bool = True,
+    double: bool = False,
 ) -> Executable:
     """A net for one batch size with its buffers, ready to run.
 
@@ -353,11 +355,12 @@ def bind(
         variants: of the same batch size, of which only one runs at a time: all memory that is laid out alike is shared,
             and :func:`latte.runtime.variants.go_over` carries the rest over.
         trains: whether these are the kernels of all phases.
+        double: whether they compute in double precision.
 
     Raises:
         TrainingError: parameters would have another layout than those of ``shared``.
     """
-    buffers = net_buffers(graph, batch_size, compiled, plan.layouts)
+    buffers = net_buffers(graph, batch_size, compiled, plan.layouts, double)
     order, planned = arranged(graph, plan, buffers, execution_order(compiled))
     others = [each.memory for each in ((shared,) if shared is not None else variants)]
     memory = Memory(
@@ -406,17 +409,22 @@ def _items_outermost(buffer: Buffer) -> bool:
 
 
 def net_buffers(
-    graph: Graph, batch_size: int, compiled: Sequence[GeneratedPhase], layouts: Mapping[str, Layout]
+    graph: Graph,
+    batch_size: int,
+    compiled: Sequence[GeneratedPhase],
+    layouts: Mapping[str, Layout],
+    double: bool = False,
 ) -> dict[str, Buffer]:
     """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
+    held = held_in_double if double else _as_declared
     result: dict[str, Buffer] = {}
     used = set().union(*(item.storage for item in compiled))
     away = set().union(*(item.fused_away for item in compiled)) - used
     for ensemble in graph.ensembles:
         for spec in ensemble.fields(batch_size).values():
             if spec.role not in ("grad", "param_grad") and spec.storage not in away:
-                result[spec.storage] = spec.buffer
-    declared = {spec.storage: spec.buffer for e in graph.ensembles for spec in e.fields(batch_size).values()}
+                result[spec.storage] = held(spec.buffer)
+    declared = {spec.storage: held(spec.buffer) for e in graph.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
         for buffer in _logical(item):
             known = declared.get(buffer.name) or result.get(buffer.name, buffer)
@@ -425,6 +433,10 @@ def net_buffers(
     for ensemble in graph.losses():
         result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
+
+
+def _as_declared(buffer: Buffer) -> Buffer:
+    return buffer
 
 
 def _logical(item: GeneratedPhase) -> Iterable[Buffer]:

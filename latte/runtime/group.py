@@ -55,8 +55,8 @@ class Group(Protocol):
         """The sum of few numbers, in double precision: the same bits everywhere."""
 
     def start_sum(self, values: np.ndarray, what: str) -> Callable[[], None]:
-        """Begin to add up float32 values in their place; what is returned waits until they are there: the same bits
-        everywhere."""
+        """Begin to add up numbers, float32 or float64, in their place; what is returned waits until they are there: the
+        same bits everywhere."""
 
 
 class Alone:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
 from latte.runtime.executable import Executable
 from latte.runtime.group import Group
 from latte.runtime.session import Session
+from swirl.ir.buffers import Buffer
 
 BUCKET_BYTES = 2**23
 """Gradients are added up together from so many bytes on: each call takes some time by itself."""
@@ -81,8 +83,8 @@ class Reduction:
             order = [name for name, _ in sorted(_ready(executable, names).items(), key=lambda each: (each[1], each[0]))]
             of_all = self._group.gather((order, laid_out), what)
             alike = {name for name in names if all(found.get(name) == laid_out[name] for _, found in of_all)}
-            sizes = {name: 4 * int(np.prod(executable.buffers[name].shape)) for name in names}
-            self._buckets[names] = tuple(_filled(of_all[0][0], sizes, alike))
+            ordered = [executable.buffers[name] for name in of_all[0][0]]
+            self._buckets[names] = tuple(_filled(ordered, alike))
         return self._buckets[names]
 
     def _start(self, bucket: Bucket, what: str) -> Callable[[], None]:
@@ -110,7 +112,7 @@ class Reduction:
 def _values(executable: Executable, name: str, logical: bool) -> np.ndarray:
     """A gradient in memory, or its elements in logical order."""
     buffer, memory = executable.buffers[name], executable.arrays[name]
-    assert memory.flags.c_contiguous and memory.dtype == np.float32, name
+    assert memory.flags.c_contiguous, name
     return buffer.layout.unpack(memory, buffer.shape) if logical else memory
 
 
@@ -122,16 +124,18 @@ def _ready(executable: Executable, names: frozenset[str]) -> dict[str, int]:
     return last
 
 
-def _filled(order: Sequence[str], sizes: Mapping[str, int], alike: set[str]) -> Iterator[Bucket]:
-    """Buckets of gradients in this order: of a few bytes more than :data:`BUCKET_BYTES`, and of what is laid out
-    alike, or is not."""
-    names: list[str] = []
-    for name in order:
-        if names and (sum(map(sizes.__getitem__, names)) >= BUCKET_BYTES or (name in alike) != (names[0] in alike)):
-            yield Bucket(names, names[0] not in alike)
-            names = []
-        names.append(name)
-    if names:
+def _filled(gradients: Sequence[Buffer], alike: Collection[str]) -> Iterator[Bucket]:
+    """Buckets of gradients in this order: of a few bytes more than :data:`BUCKET_BYTES`, of one type, and of what is
+    laid out alike, or is not."""
+    for _, same in groupby(gradients, key=lambda each: (each.dtype, each.name in alike)):
+        names: list[str] = []
+        held = 0
+        for gradient in same:
+            if held >= BUCKET_BYTES:
+                yield Bucket(names, names[0] not in alike)
+                names, held = [], 0
+            names.append(gradient.name)
+            held += gradient.nbytes
         yield Bucket(names, names[0] not in alike)
 
 

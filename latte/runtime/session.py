@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from latte.model.buffers import FIRST_ITEM
 from latte.model.checks import check_flags, is_integer
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
@@ -241,18 +242,14 @@ class Session:
 
     # --- phases ---------------------------------------------------------------------------------------------
     @one_at_a_time
-    def forward(self, seed: int | None = None) -> None:
-        """See :meth:`latte.net.Net.forward`.
-
-        Args:
-            seed: of random numbers from now on; by default as it is.
-        """
+    def forward(self) -> None:
+        """See :meth:`latte.net.Net.forward`."""
         self.settle()
         executable = self._training()
         if self.unchecked and any(buffer.role == "state" for buffer in executable.buffers.values()):
             check_finite({name: executable.read(f"{name}.value") for name in sorted(self.unchecked)})
             self.unchecked.clear()
-        self._count_step(seed)
+        self._count_step()
         executable.run("forward")
         run_forward(self._in_python, executable)
         self.has_run.add("forward")
@@ -263,16 +260,23 @@ class Session:
         """What ``forward`` and ``backward`` do of a batch without items, of which other processes compute some: the
         step counts for random numbers, and nothing is added to the gradients of parameters."""
         self.settle()
-        self._count_step(None)
+        self._count_step()
         self.settle_gradients()
         self.has_run.update(("forward", "backward"))
 
-    def _count_step(self, seed: int | None) -> None:
-        arrays = self.executable.arrays
-        if "net.step" in arrays:
-            arrays["net.step"][0] += 1
-        if seed is not None and "net.seed" in arrays:
-            arrays["net.seed"][0] = seed
+    def _count_step(self) -> None:
+        if "net.step" in self.executable.arrays:
+            self.executable.arrays["net.step"][0] += 1
+
+    def place(self, first: int) -> None:
+        """Let the current batch be a part of one that other processes share, for its random numbers.
+
+        Args:
+            first: the place of its first item there; 0 if it is a batch by itself.
+        """
+        arrays = self.whole.arrays  # all executables have these numbers in common
+        if FIRST_ITEM.name in arrays:
+            arrays[FIRST_ITEM.name][0] = first
 
     def infer(self) -> None:
         """The inference phase, without losses and accuracies."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from latte.model.ensemble_kinds import is_loss
 from latte.model.source_location import user_location
-from latte.runtime.alike import seed_of
 from latte.runtime.callbacks import History
 from latte.runtime.evaluation import Mean, measuring
 from latte.runtime.group import Group
@@ -51,8 +50,6 @@ class SharedBatches:
     def __init__(self, group: Group, session: Session):
         self._group, self._session = group, session
         self._reduction = Reduction(group, session)
-        self.seed = None if group.size == 1 else seed_of(session.graph.settings.seed, group.rank)
-        """Of this process's random numbers; None: as they are."""
 
     def measure(self, means: Sequence[Mean], items: int, what: str) -> Measured:
         """Losses and accuracy of the batch that has run, over all processes: the session says them from now on.
@@ -124,9 +121,3 @@ class SharedBatches:
         if self._group.sum(np.array([history.stopped is not None]), what)[0]:
             of_all = self._group.gather(history.stopped, what)
             history.stopped = next(reason for reason in of_all if reason is not None)
-
-    def own_numbers_end(self) -> None:
-        """Random numbers are the net's again."""
-        arrays = self._session.executable.arrays
-        if self.seed is not None and "net.seed" in arrays:
-            arrays["net.seed"][0] = self._session.graph.settings.seed

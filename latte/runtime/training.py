@@ -73,96 +73,58 @@ def fit(
     group = group_of(distributed)
     with group.together("net.fit"):
         batches = Batches(session, data, finite=stop_on_nan, trains=True, group=group)
-        return _fit(
-            session,
-            batches,
-            solver,
-            epochs,
-            shuffle,
-            validation,
-            metrics,
-            callbacks,
-            accumulate,
-            stop_on_nan,
-            progress,
-            after_epoch,
-            group,
-        )
-
-
-def _fit(
-    session: Session,
-    batches: Batches,
-    solver: Any,
-    epochs: int,
-    shuffle: bool,
-    validation: Any,
-    metrics: Mapping[str, Metric] | None,
-    callbacks: Any,
-    accumulate: int,
-    stop_on_nan: bool,
-    progress: bool,
-    after_epoch: Callable[[int, History], None] | None,
-    group: Group,
-) -> History:
-    """What :func:`fit` says, in one of the processes of a group."""
-    _check_training(session, solver, epochs, accumulate)
-    check_flags(TrainingError, shuffle=shuffle, stop_on_nan=stop_on_nan, progress=progress)
-    told, asked = as_callbacks(callbacks), check_metrics(session.graph, metrics)
-    if asked and validation is None:
-        raise TrainingError(
-            f"metrics ({', '.join(asked)}) are of the validation, and there are no validation data",
-            location=user_location(),
-            way_out="net.fit(…, validation=(images, labels), metrics=…)",
-        )
-    checked = None if validation is None else _validation(session, validation, stop_on_nan, group)
-    if after_epoch is not None and not (callable(after_epoch) and takes(after_epoch, 2)):
-        raise TrainingError(
-            f"after_epoch is a function of the epoch's number and the history, not {after_epoch!r}",
-            location=user_location(),
-        )
-    told_of = {"the solver": type(solver).__name__, "epochs": str(epochs), "accumulate": str(accumulate)}
-    told_of |= {"shuffle": str(shuffle), "metrics": str([*asked]), "validation": str(validation is not None)}
-    check_alike(group, describe(session) | batches.describe() | told_of if group.size > 1 else {})
-    with group.first_alone("waiting for rank 0 to compile"):
-        batches.prepare()
-    begin_alike(group, session, solver)
-    names = () if checked is None else measured(session.graph, asked)
-    run = Run(session, solver, History(), names, rank=group.rank)
-    shared = SharedBatches(group, session)
-    with (
-        session.no_warning(of_nan=stop_on_nan),
-        _progress_bar(shown=progress and group.rank == 0) as bar,
-        whole_batches_after(session),
-    ):
-        _tell(told, "before_training", run)
-        task = bar.add_task("training", total=epochs * len(batches), measures="")
-        for run.epoch in range(epochs):
-            if run.history.stopped is not None:
-                break
-            loop = _Epoch(run, told, accumulate, stop_on_nan, batches.finite, shared)
-            for batch in batches.epoch(shuffle):
-                loop.take(batch)
-                measures = f"epoch {run.epoch + 1}/{epochs}  loss {run.batch_loss:.4f}"
-                bar.update(task, advance=1, measures=measures)
+        _check_training(session, solver, epochs, accumulate)
+        check_flags(TrainingError, shuffle=shuffle, stop_on_nan=stop_on_nan, progress=progress)
+        told, asked = as_callbacks(callbacks), check_metrics(session.graph, metrics)
+        if asked and validation is None:
+            raise TrainingError(
+                f"metrics ({', '.join(asked)}) are of the validation, and there are no validation data",
+                location=user_location(),
+                way_out="net.fit(…, validation=(images, labels), metrics=…)",
+            )
+        held = tuple(validation) if isinstance(validation, (tuple, list)) else (validation,)
+        checked = None if validation is None else _validation(session, held, stop_on_nan, group)
+        _check_after_epoch(after_epoch)
+        asked_for = {"the solver": type(solver).__name__, "epochs": epochs, "accumulate": accumulate}
+        asked_for |= {"shuffle": shuffle, "metrics": [*asked]}
+        _begin_together(group, session, batches, checked, asked_for)
+        begin_alike(group, session, solver)
+        names = () if checked is None else measured(session.graph, asked)
+        run = Run(session, solver, History(), names, rank=group.rank)
+        shared = SharedBatches(group, session)
+        with (
+            session.no_warning(of_nan=stop_on_nan),
+            _progress_bar(shown=progress and group.rank == 0) as bar,
+            whole_batches_after(session),
+        ):
+            _tell(told, "before_training", run)
+            task = bar.add_task("training", total=epochs * len(batches), measures="")
+            for run.epoch in range(epochs):
                 if run.history.stopped is not None:
                     break
-            else:
-                loop.end()
-                keep_alike(group, session)
-                if checked is not None:
-                    with about("validation"):
-                        found = evaluate(session, *checked, metrics=asked, stop_on_nan=stop_on_nan, group=group)
-                    run.history.validations.append(found)
-                if after_epoch is not None:
-                    after_epoch(run.epoch, run.history)
-                _tell(told, "after_epoch", run)
-                shared.stop_together(run.history)
-        keep_alike(group, session)  # an epoch may have been stopped
-        shared.own_numbers_end()
-        _tell(told, "after_training", run)
-        group.sum(np.zeros(1), "waiting for the others at the end")  # what the first one has saved is there
-    return run.history
+                loop = _Epoch(run, told, accumulate, stop_on_nan, batches.finite, shared)
+                for number, batch in enumerate(batches.epoch(shuffle)):
+                    session.place(batches.first(number))
+                    loop.take(batch)
+                    measures = f"epoch {run.epoch + 1}/{epochs}  loss {run.batch_loss:.4f}"
+                    bar.update(task, advance=1, measures=measures)
+                    if run.history.stopped is not None:
+                        keep_alike(group, session)
+                        break
+                else:
+                    loop.end()
+                    keep_alike(group, session)
+                    if checked is not None:
+                        with about("validation"):
+                            found = evaluate(session, *held, metrics=asked, stop_on_nan=stop_on_nan, distributed=group)
+                        run.history.validations.append(found)
+                    if after_epoch is not None:
+                        after_epoch(run.epoch, run.history)
+                    _tell(told, "after_epoch", run)
+                    shared.stop_together(run.history)
+            _tell(told, "after_training", run)
+            group.sum(np.zeros(1), "waiting for the others at the end")  # what the first one has saved is there
+        return run.history
 
 
 class _Epoch:
@@ -200,10 +162,10 @@ class _Epoch:
         start = perf_counter()
         if len(numbers):
             session.set_batch(*arrays, numbers=numbers, finite=self.finite)
-            session.forward(self.shared.seed)
+            session.forward()
         found = self.shared.measure(self.means, len(numbers), f"{self._where()}, adding up losses")
         if self.stop_on_nan and np.isnan(session.loss):
-            origin = where_not_finite(session.graph, session.executable) if len(numbers) else None
+            origin = where_not_finite(session.graph, session.executable) if len(numbers) else ""
             raise TrainingError(
                 f"the loss is NaN in epoch {run.epoch}, step {len(history.losses)}{origin and f': {origin}'}",
                 location=user_location(),
@@ -258,12 +220,46 @@ def _tell(callbacks: list[Callback], what: str, run: Run) -> None:
         getattr(callback, what)(run)
 
 
-def _validation(session: Session, given: Any, finite: bool, group: Group) -> tuple[Any, ...]:
+def _begin_together(
+    group: Group, session: Session, batches: Batches, held_out: Batches | None, asked_for: Mapping[str, Any]
+) -> None:
+    """Check data and what else the processes must have in common, and compile for the sizes of the batches.
+
+    Args:
+        group: the processes.
+        session: of the net.
+        batches: to train on.
+        held_out: the validation, if there is one.
+        asked_for: arguments of :func:`fit`, by name.
+
+    Raises:
+        DataError: NaN or infinity in the data.
+        TrainingError: the processes differ.
+    """
+    if group.size > 1:
+        own = describe(session) | batches.describe() | {what: str(value) for what, value in asked_for.items()}
+        if held_out is not None:
+            own |= {f"of the validation, {what}": text for what, text in held_out.describe().items()}
+        check_alike(group, own)
+    with group.first_alone("waiting for rank 0 to compile"):
+        batches.prepare()
+        if held_out is not None:
+            with about("validation"):
+                held_out.prepare()
+
+
+def _validation(session: Session, held: tuple[Any, ...], finite: bool, group: Group) -> Batches:
     """The data of ``validation``, checked before training begins."""
-    data = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     with about("validation"):
-        Batches(session, data, finite=finite, group=group).prepare()
-    return data
+        return Batches(session, held, finite=finite, group=group)
+
+
+def _check_after_epoch(given: Any) -> None:
+    if given is not None and not (callable(given) and takes(given, 2)):
+        raise TrainingError(
+            f"after_epoch is a function of the epoch's number and the history, not {given!r}",
+            location=user_location(),
+        )
 
 
 def _check_training(session: Session, solver: Any, epochs: int, accumulate: int) -> None:
