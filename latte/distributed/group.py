@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic, sleep
@@ -221,6 +222,13 @@ class TorchGroup:
                 if (said := self._said(rank)) or monotonic() > end:
                     raise self.lost(what, said or f"nothing heard of rank {rank} for {self._timeout:g} s")
                 sleep(LOOK)
+
+    def apart(self, what: str) -> TorchGroup:
+        made = copy(self)
+        with self._answering(what):
+            ranks, timeout = dist.get_process_group_ranks(self._group), timedelta(seconds=self._timeout)
+            made._group = dist.new_group(ranks, timeout, "gloo", use_local_synchronization=True)
+        return made
 
     # --- what processes give each other ---------------------------------------------------------------------
     def share(self, value: Any, what: str) -> Any:

@@ -25,7 +25,11 @@ def describe(session: Session) -> dict[str, str]:
     computed = {each.ensemble.name: each.programs for each in session.whole.plan.programs}
     layers = [_layer(ensemble, computed.get(ensemble.name, {})) for ensemble in session.graph.ensembles]
     found = {"the batch size of the net": str(session.batch_size), "the number of layers": str(len(layers))}
-    return found | {f"layer {number} of the net": text for number, text in enumerate(layers, 1)}
+    found |= {f"layer {number} of the net": text for number, text in enumerate(layers, 1)}
+    for phase in ("forward", "backward"):
+        sums = [storage for _, storage in session.whole.batch_sums(phase)]
+        found[f"the order of the sums over items in {phase}"] = ", ".join(sums)
+    return found
 
 
 def _layer(ensemble: Ensemble, programs: Mapping[str, Program]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import BatchSumEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.plan import Plan
@@ -103,18 +104,33 @@ class Executable:
             self._prepared(phase).run()
         self._ran(phase)
 
-    def run_in_parts(self, phase: str, ends: Iterable[int]) -> Iterator[int]:
-        """Run a phase up to each of these positions of its :attr:`order`, of which the last one is its end; yields a
-        position when all before it has run. What has run until then
-        may be read and changed in memory; views are up to date at the end."""
+    def run_in_parts(self, phase: str, ends: Collection[int]) -> Iterator[int]:
+        """Run a phase up to each of these positions of its :attr:`order`, and to its end; yields a position when all
+        before it has run. What has run until then may be read and changed in memory; views are up to date at the
+        end."""
         with self.views.in_storage():
             self._make_ready(phase)
             start = 0
-            for end in ends:
-                self._phase(phase, part=slice(start, end)).run()
+            for end in sorted({*ends, len(self.order[phase])}):
+                if end > start:
+                    self._phase(phase, part=slice(start, end)).run()
                 start = end
                 yield end
         self._ran(phase)
+
+    def batch_sums(self, phase: str) -> list[tuple[int, str]]:
+        """Where a phase goes on from sums over the items of the batch: how many of its kernels have run then, and the
+        storage of the sums. In ``backward`` it is that of their gradients."""
+        found = []
+        for ensemble in self.graph.ensembles:
+            if not isinstance(ensemble, BatchSumEnsemble):
+                continue
+            storage = f"{ensemble.name}.{'value' if phase == 'forward' else 'grad'}"
+            own = [i for i, step in enumerate(self.order[phase]) if ensemble in step.unit.members]
+            own = [i for i in own if storage in self.order[phase][i].storage]
+            if own:
+                found.append((own[-1] + 1 if phase == "forward" else own[0], storage))
+        return sorted(found)
 
     def _prepared(self, phase: str) -> Phase:
         """A phase that can run: what it needs is there, or is computed again."""

@@ -42,6 +42,9 @@ class Group(Protocol):
     def first_alone(self, what: str) -> AbstractContextManager[None]:
         """Inside is one process after the other: of those with the same cache of kernels the first, then the others."""
 
+    def apart(self, what: str) -> Group:
+        """The same processes once more: calls of the two groups need not be in one order in all processes."""
+
     def share(self, value: Any, what: str) -> Any:
         """What the first process has given; what the others have given does not count."""
 
@@ -69,6 +72,9 @@ class Alone:
 
     def first_alone(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def apart(self, what: str) -> Group:
+        return self
 
     def share(self, value: Any, what: str) -> Any:
         return value

@@ -10,7 +10,7 @@ import numpy as np
 
 from latte.runtime.executable import Executable
 from latte.runtime.group import Group
-from latte.runtime.session import Session
+from latte.runtime.session import AddUp, Session
 from swirl.ir.buffers import Buffer
 
 BUCKET_BYTES = 2**23
@@ -48,22 +48,25 @@ class Reduction:
         """Storage of the gradients of what trains now."""
         return frozenset(n for n, b in self._session.executable.buffers.items() if b.role == "param_grad")
 
-    def backward(self, shares: Mapping[str, float], what: str) -> None:
-        """The backward phase, and the gradients of all processes added up: what one is ready with goes to the others
-        while it computes the rest.
+    def backward(self, shares: Mapping[str, float], last: bool, add_up: AddUp, what: str) -> None:
+        """The backward phase; with the ``last`` batch of a step, the gradients of all processes are added up: what one
+        is ready with goes to the others while it computes the rest.
 
         Args:
             shares: see :meth:`latte.runtime.session.Session.backward_in_parts`.
+            last: whether a step of the solver follows.
+            add_up: see :meth:`latte.runtime.session.Session.forward`.
             what: is going on.
         """
-        buckets, executable = self._agreed(what), self._session.executable
-        ends = _ends(executable, buckets)
+        buckets, executable = self._agreed(what) if last else (), self._session.executable
+        ends, sums = _ends(executable, buckets), executable.batch_sums("backward")
         waiting: list[Callable[[], None]] = []
-        stops = sorted({*ends, len(executable.order["backward"])} - {0})
-        for end in self._session.backward_in_parts(shares, stops):
+        for end in self._session.backward_in_parts(shares, {*ends, *(place for place, _ in sums)}):
+            for storage in (name for place, name in sums if place == end):
+                add_up(executable, storage)
             while len(waiting) < len(buckets) and ends[len(waiting)] <= end:
                 waiting.append(self._start(buckets[len(waiting)], what))
-            if end == stops[-1]:  # before views are brought up to date
+            if end == len(executable.order["backward"]):  # before views are brought up to date
                 for wait in waiting:
                     wait()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,9 @@ from latte.runtime.variants import Compile, Variants
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
 from swirl.run.runner import Runner
+
+AddUp = Callable[[Executable, str], None]
+"""Adds up what is in a storage over processes, in its place."""
 
 
 class Session:
@@ -242,15 +245,26 @@ class Session:
 
     # --- phases ---------------------------------------------------------------------------------------------
     @one_at_a_time
-    def forward(self) -> None:
-        """See :meth:`latte.net.Net.forward`."""
+    def forward(self, add_up: AddUp | None = None) -> None:
+        """See :meth:`latte.net.Net.forward`.
+
+        Args:
+            add_up: adds up sums over the items of a batch that several processes share, by their storage; without it,
+                the batch is this process's alone.
+        """
         self.settle()
         executable = self._training()
         if self.unchecked and any(buffer.role == "state" for buffer in executable.buffers.values()):
             check_finite({name: executable.read(f"{name}.value") for name in sorted(self.unchecked)})
             self.unchecked.clear()
         self._count_step()
-        executable.run("forward")
+        if add_up is None:
+            executable.run("forward")
+        else:
+            sums = executable.batch_sums("forward")
+            for end in executable.run_in_parts("forward", [place for place, _ in sums]):
+                for storage in (name for place, name in sums if place == end):
+                    add_up(executable, storage)
         run_forward(self._in_python, executable)
         self.has_run.add("forward")
         self._measure()
@@ -315,7 +329,7 @@ class Session:
         self.executable.run("backward")
         self._after_backward()
 
-    def backward_in_parts(self, shares: Mapping[str, float], ends: Iterable[int]) -> Iterator[int]:
+    def backward_in_parts(self, shares: Mapping[str, float], ends: Collection[int]) -> Iterator[int]:
         """The same for a share of a batch whose other items are computed elsewhere; see
         :meth:`latte.runtime.executable.Executable.run_in_parts`. Nothing else runs meanwhile.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from zlib import crc32
 
 import numpy as np
 
-from latte.model.ensemble_kinds import is_loss
+from latte.model.ensemble_kinds import BatchSumEnsemble, is_loss
 from latte.model.source_location import user_location
 from latte.runtime.callbacks import History
 from latte.runtime.evaluation import Mean, measuring
+from latte.runtime.executable import Executable
 from latte.runtime.group import Group
 from latte.runtime.reduction import Reduction
 from latte.runtime.session import Session
@@ -50,6 +52,38 @@ class SharedBatches:
     def __init__(self, group: Group, session: Session):
         self._group, self._session = group, session
         self._reduction = Reduction(group, session)
+        # Some of its calls are between the parts of backward, some buckets of gradients are, too: in any order.
+        sums = any(isinstance(each, BatchSumEnsemble) for each in session.graph.ensembles)
+        self._of_sums = group.apart("meeting the other processes") if sums else group
+
+    def forward(self, items: int, what: str) -> None:
+        """The forward phase of this process's items, if it has any.
+
+        Args:
+            items: of this process.
+            what: is going on.
+        """
+        session = self._session
+        if self._group.size == 1:
+            session.forward()
+        elif items:
+            session.forward(partial(self._add_up, what))
+        else:
+            session.settle()
+            self._add_nothing("forward", what)
+
+    def _add_up(self, what: str, executable: Executable, storage: str) -> None:
+        """Let sums over items be those over the items of all processes."""
+        layout, memory = executable.buffers[storage].layout, executable.arrays[storage]
+        shape = executable.buffers[storage].shape
+        found = self._of_sums.sum(layout.unpack(memory, shape).reshape(-1), what)
+        memory[...] = layout.pack(found.reshape(shape).astype(memory.dtype))
+
+    def _add_nothing(self, phase: str, what: str) -> None:
+        """Take part in such sums without items."""
+        executable = self._session.executable
+        for _, storage in executable.batch_sums(phase):
+            self._of_sums.sum(np.zeros(executable.buffers[storage].shape).reshape(-1), what)
 
     def measure(self, means: Sequence[Mean], items: int, what: str) -> Measured:
         """Losses and accuracy of the batch that has run, over all processes: the session says them from now on.
@@ -67,8 +101,6 @@ class SharedBatches:
             return Measured([mean.of_batch(session, items) for mean in means], {}, items, items)
         all_means = {layer.name: Mean(layer) for layer in measuring(session.graph)}
         own = {name: mean.of_batch(session, items) if items else (0.0, 0.0) for name, mean in all_means.items()}
-        if not items:
-            session.settle()
         mark = self._mark(what)
         sent = np.array([*(number for part in own.values() for number in part), items, mark, mark * mark])
         *numbers, total, marks, squares = self._group.sum(sent, what).tolist()
@@ -98,15 +130,13 @@ class SharedBatches:
         session, alone = self._session, self._group.size == 1
         if alone:
             session.backward()
-        elif not found.own:
+        elif found.own:
+            self._reduction.backward(found.shares, last, partial(self._add_up, what), what)
+        else:
             session.skip()
+            self._add_nothing("backward", what)
             if last:
                 self._reduction.reduce(what)
-        elif last:
-            self._reduction.backward(found.shares, what)
-        else:
-            for _ in session.backward_in_parts(found.shares, [len(session.executable.order["backward"])]):
-                pass
 
     def reduce(self, what: str) -> None:
         """The gradients of all processes, for a step that was not known to come."""

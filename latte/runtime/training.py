@@ -162,7 +162,7 @@ class _Epoch:
         start = perf_counter()
         if len(numbers):
             session.set_batch(*arrays, numbers=numbers, finite=self.finite)
-            session.forward()
+        self.shared.forward(len(numbers), f"{self._where()}, adding up sums over items")
         found = self.shared.measure(self.means, len(numbers), f"{self._where()}, adding up losses")
         if self.stop_on_nan and np.isnan(session.loss):
             origin = where_not_finite(session.graph, session.executable) if len(numbers) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,22 @@ class Started(list[subprocess.Popen[str]]):
     store: Any
 
 
-def start(size: int, *arguments: object, script: Path = WORKERS, folder: Path | None = None) -> Started:
-    """Start so many processes that run the worker of a name, or another script, in a folder."""
+def start(
+    size: int,
+    *arguments: object,
+    script: Path = WORKERS,
+    folder: Path | None = None,
+    each: Sequence[Mapping[str, str]] | None = None,
+) -> Started:
+    """Start so many processes that run the worker of a name, or another script.
+
+    Args:
+        size: number of processes.
+        arguments: of the script.
+        script: that they run.
+        folder: in which they run.
+        each: what is in the environment of one process alone, by rank.
+    """
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
@@ -40,7 +54,7 @@ def start(size: int, *arguments: object, script: Path = WORKERS, folder: Path | 
     started = Started(
         subprocess.Popen(
             command,
-            env=environment(RANK=str(rank), **shared),
+            env=environment(RANK=str(rank), **shared, **(each[rank] if each else {})),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -62,9 +76,9 @@ def outputs(processes: list[subprocess.Popen[str]], others: Sequence[subprocess.
             process.communicate()
 
 
-def run(size: int, *arguments: object, script: Path = WORKERS, folder: Path | None = None) -> list[str]:
-    """Run a worker, or another script, in so many processes, which must end well."""
-    processes = start(size, *arguments, script=script, folder=folder)
+def run(size: int, *arguments: object, **options: Any) -> list[str]:
+    """What processes print that run a worker, or another script, and must end well; arguments as of :func:`start`."""
+    processes = start(size, *arguments, **options)
     found = outputs(processes)
     assert not any(process.returncode for process in processes), "\n".join(found)
     return found

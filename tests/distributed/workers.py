@@ -7,11 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch.distributed
 
 import latte.distributed.group
 from latte import (
@@ -26,7 +29,9 @@ from latte import (
     ReLULayer,
     SoftmaxLossLayer,
 )
+from latte.compiling import new_session
 from latte.data import DataLoader, Flip
+from latte.ensemble import Ensemble
 from latte.runtime.callbacks import Run
 from latte.runtime.group import Group
 from latte.solver import SGD, Adam, AdamW, CosineDecay, RMSProp
@@ -34,6 +39,9 @@ from latte.training import Callback, EarlyStopping
 from latte.version import VERSION
 from tests.distributed import processes
 
+TIMEOUT = 4.0
+"""Seconds that processes wait for each other where one of them fails."""
+Layer = Callable[[Net, Ensemble], Ensemble]
 TOGETHER = 24
 """Items in a batch of all processes: 1, 2, 3 and 4 of them share it evenly."""
 ITEMS = 24 * 4 + 1
@@ -50,11 +58,20 @@ def declare(
     *,
     seed: int = 3,
     filters: int = 8,
-    layer: Any = None,
-    of_batch: int = TOGETHER,
+    layer: Layer | None = None,
+    double: bool = False,
 ) -> Net:
-    """A small net, compiled, for the share that one of ``size`` processes has of a batch."""
-    net = Net(batch_size=of_batch // size, seed=seed)
+    """A small net, compiled, for the share that one of ``size`` processes has of a batch.
+
+    Args:
+        size: number of processes.
+        group: of them.
+        seed: of the net.
+        filters: of its convolution.
+        layer: makes a layer after the convolution; by default a pooling.
+        double: whether it computes in double precision, on the portable target.
+    """
+    net = Net(batch_size=TOGETHER // size, seed=seed)
     data, label = MemoryDataLayer(net, (1, 8, 8)), MemoryDataLayer(net, (1,))
     inner = ReLULayer(net, ConvLayer(net, data, num_filters=filters))
     inner = MaxPoolingLayer(net, inner) if layer is None else layer(net, inner)
@@ -62,21 +79,47 @@ def declare(
     scores = FullyConnectedLayer(net, inner, 5)
     SoftmaxLossLayer(net, scores, label, ignore_label=-1)
     AccuracyLayer(net, scores, label, ignore_label=-1)
-    net.compile(distributed=group)
+    if double:  # what a net has no option for
+        net._session, net.graph.settings.compiled = new_session(net.graph, "portable", None, False, double=True), True
+    else:
+        net.compile(distributed=group)
     return net
 
 
-# Name → how a solver is made, what else fit is told, and what is frozen.
-CASES: dict[str, tuple[Callable[[Net], Any], dict[str, Any], str | None]] = {
-    "momentum": (lambda net: SGD(net, 0.05, momentum=0.9), {}, None),
-    "adam": (lambda net: Adam(net, 0.003), {}, None),
-    "adamw": (lambda net: AdamW(net, 0.003, weight_decay=0.01), {}, None),
-    "rmsprop": (lambda net: RMSProp(net, 0.001), {}, None),
-    "clipped": (lambda net: SGD(net, CosineDecay(0.1, steps=50), clip_norm=0.5, clip_value=0.1), {}, None),
-    "accumulated": (lambda net: SGD(net, 0.05, momentum=0.9), {"accumulate": 3}, None),
-    "frozen": (lambda net: SGD(net, 0.05), {}, "conv*"),
-    "in order": (lambda net: SGD(net, 0.05), {"shuffle": False}, None),
-    "loader": (lambda net: SGD(net, 0.05), {}, None),
+def mixing(net: Net, source: Ensemble) -> Ensemble:
+    """A layer that depends on all items of a batch, and on random numbers."""
+    return DropoutLayer(net, BatchNormLayer(net, source, synchronised=True), 0.3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained.
+
+    Args:
+        solver: makes one for a net.
+        options: of ``fit``, beside those of all.
+        frozen: what does not train.
+        layer: see :func:`declare`.
+        items: of the data.
+        loaded: whether a loader makes the batches.
+        double: see :func:`declare`.
+    """
+
+    solver: Callable[[Net], Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    frozen: str | None = None
+    layer: Layer | None = None
+    items: int = ITEMS
+    loaded: bool = False
+    double: bool = True
+
+
+CASES = {
+    "momentum": Case(lambda net: SGD(net, 0.05, momentum=0.9), {"accumulate": 3}, layer=mixing, items=77),
+    "adam": Case(lambda net: Adam(net, 0.003), {"shuffle": False}, layer=mixing),
+    "adamw": Case(lambda net: AdamW(net, 0.003, weight_decay=0.01), {"accumulate": 2}, frozen="conv*"),
+    "rmsprop": Case(lambda net: RMSProp(net, 0.001, clip_norm=0.5, clip_value=0.1), items=77, loaded=True),
+    "single": Case(lambda net: SGD(net, CosineDecay(0.02, steps=50)), layer=mixing, items=77, double=False),
 }
 
 
@@ -91,25 +134,29 @@ class Gradients(Callback):
 def train(names: str, size: int, group: Group | bool) -> Iterator[tuple[str, np.ndarray]]:
     """Train the cases; by names: losses, first gradients, parameters, validations."""
     for name in names.split(","):
-        solver, options, frozen = CASES[name]
-        net = declare(size, group)
-        if frozen:
-            net.freeze(frozen)
-        first = Gradients()
-        data = (DataLoader(images, labels, batch_size=TOGETHER // size),) if name == "loader" else (images, labels)
+        case, first = CASES[name], Gradients()
+        net = declare(size, group, layer=case.layer, double=case.double)
+        print("COMPILED", net.session.report.compiled)
+        if case.frozen:
+            net.freeze(case.frozen)
+        data: tuple[Any, ...] = images[: case.items], labels[: case.items]
+        if case.loaded:
+            data = (DataLoader(*data, batch_size=TOGETHER // size),)
         history = net.fit(
             *data,
-            solver=solver(net),
-            epochs=10,
+            solver=case.solver(net),
+            epochs=-(-50 // -(-case.items // TOGETHER)),
             validation=(images[:50], labels[:50]),
             metrics={"mean": lambda scores, labels: float(np.mean(scores * labels))},
             callbacks=[first],
             progress=False,
             distributed=group,
-            **options,
+            **case.options,
         )
         last = history.validations[-1]
-        yield f"{name}/losses", np.array(history.losses)
+        held = net.evaluate(images[:50], labels[:50], distributed=group)
+        assert (held.loss, held.accuracy) == (last.loss, last.accuracy)
+        yield f"{name}/losses", np.array(history.losses[:50])
         yield f"{name}/accuracies", np.array(history.accuracies)
         yield f"{name}/validation", np.array([last.loss, last.accuracy, last.metrics["mean"]])
         yield f"{name}/items", np.array([history.items, last.items])
@@ -124,11 +171,14 @@ def equal(group: Group, names: str, folder: str) -> None:
 
 def fail(group: Group, hows: str) -> None:
     """Train again and again, while something goes wrong in the last process; print what each process is told."""
+    _failing(group, "nothing")  # all is compiled then, so that nobody waits for long
+    soon = timedelta(seconds=TIMEOUT)
     for how in hows.split(","):
         wrong = group.rank == group.size - 1
         latte.distributed.group.VERSION = "9.9.9" if wrong and how == "another version" else VERSION
         try:
-            joined = latte.distributed.join()  # what was said before is not read again
+            hurried = torch.distributed.new_group(backend="gloo", timeout=soon)
+            joined = latte.distributed.join(TIMEOUT, hurried)  # what was said before is not read again
             print("DONE", how, _failing(joined, how), flush=True)
         except Exception as error:  # what a user would read
             print("ERROR", how, type(error).__name__, error, flush=True)
@@ -183,28 +233,20 @@ def _failing(group: Group, how: str) -> str | None:
 
 
 def local(group: Group, folder: str) -> None:
-    """Batch norm, dropout, transforms and early stopping, of which each process has its own numbers."""
-    layer = lambda net, inner: DropoutLayer(net, BatchNormLayer(net, inner), 0.5)  # noqa: E731
-    net = declare(group.size, group, seed=3 + group.rank, layer=layer)
+    """Batch norm of each process, transforms and early stopping."""
+    net = declare(group.size, group, seed=3 + group.rank, layer=lambda net, inner: BatchNormLayer(net, inner))
     path = Path(folder, "net.safetensors")
-    masks = []
-
-    class Masks(Callback):
-        def after_step(self, run: Run) -> None:
-            masks.append(int(run.session.executable.arrays["net.seed"][0]))
-
     history = net.fit(
         DataLoader(images, labels, batch_size=TOGETHER // group.size, transforms=[Flip()]),
         solver=Adam(net),
         epochs=6,
         validation=(images[:50], labels[:50]),
-        callbacks=[EarlyStopping(2), Masks(), lambda run: run.save(path)],
+        callbacks=[EarlyStopping(2), lambda run: run.save(path)],
         progress=False,
         distributed=group,
     )
     assert path.exists()
-    assert len(set(masks)) == 1
-    found = {"seed": np.array(masks[:1]), "after": net.executable.arrays["net.seed"].copy(), **net.state_dict()}
+    found = {"seed": np.array(net.graph.settings.seed), **net.state_dict()}
     np.savez(Path(folder, f"{group.rank}.npz"), losses=np.array(history.losses), **found)
 
 
@@ -266,7 +308,7 @@ WORKERS: dict[str, Callable[..., None]] = {
 def main() -> None:
     """Join the others, and run the worker that is named."""
     name, *arguments = sys.argv[1:]
-    WORKERS[name](latte.distributed.join(timeout=8.0 if name == "fail" else 60.0), *arguments)
+    WORKERS[name](latte.distributed.join(timeout=120.0), *arguments)
 
 
 if __name__ == "__main__":
