@@ -46,7 +46,7 @@ class Reduction:
 
     def names(self) -> frozenset[str]:
         """Storage of the gradients of what trains now."""
-        return frozenset(n for n, b in self._session.executable.buffers.items() if b.role == "param_grad")
+        return _gradients(self._session.executable)
 
     def backward(self, shares: Mapping[str, float], last: bool, add_up: AddUp, what: str) -> None:
         """The backward phase; with the ``last`` batch of a step, the gradients of all processes are added up: what one
@@ -83,8 +83,7 @@ class Reduction:
         if names not in self._buckets:
             executable = self._session.executable
             laid_out = {n: (executable.buffers[n].layout, executable.buffers[n].physical_shape) for n in names}
-            order = [name for name, _ in sorted(_ready(executable, names).items(), key=lambda each: (each[1], each[0]))]
-            of_all = self._group.gather((order, laid_out), what)
+            of_all = self._group.gather((_in_order(executable, names), laid_out), what)
             alike = {name for name in names if all(found.get(name) == laid_out[name] for _, found in of_all)}
             ordered = [executable.buffers[name] for name in of_all[0][0]]
             self._buckets[names] = tuple(_filled(ordered, alike))
@@ -110,6 +109,25 @@ class Reduction:
                 start += array.size
 
         return wait
+
+
+def planned(executable: Executable) -> list[tuple[int, int]]:
+    """What would be sent where all processes lay gradients out alike, in order: how many kernels of backward have run
+    then, and bytes."""
+    names = _gradients(executable)
+    buckets = tuple(_filled([executable.buffers[name] for name in _in_order(executable, names)], names))
+    sizes = (sum(executable.buffers[name].nbytes for name in bucket.names) for bucket in buckets)
+    return list(zip(_ends(executable, buckets), sizes, strict=True))
+
+
+def _gradients(executable: Executable) -> frozenset[str]:
+    """Storage of the gradients of parameters."""
+    return frozenset(name for name, buffer in executable.buffers.items() if buffer.role == "param_grad")
+
+
+def _in_order(executable: Executable, names: frozenset[str]) -> list[str]:
+    """Gradients in the order in which backward has them."""
+    return [name for name, _ in sorted(_ready(executable, names).items(), key=lambda each: (each[1], each[0]))]
 
 
 def _values(executable: Executable, name: str, logical: bool) -> np.ndarray:
