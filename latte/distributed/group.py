@@ -161,8 +161,9 @@ class TorchGroup:
         self._group, self._timeout = group, timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._first = dist.get_global_rank(group, 0)
-        number = store.add(f"latte/joined/{dist.get_rank()}", 1)
-        self._store = dist.PrefixStore(f"latte/{number}", store)
+        members = ",".join(map(str, dist.get_process_group_ranks(group)))
+        number = store.add(f"latte/joined/{members}/{self.rank}", 1)  # the same in all: they join in one order
+        self._store = dist.PrefixStore(f"latte/{members}/{number}", store)
         self._turns = 0
         self._leads = [0] * self.size
         """Rank → the first one with the same cache of kernels."""

@@ -143,11 +143,11 @@ class SharedBatches:
         if self._group.size > 1:
             self._reduction.reduce(what)
 
-    def stop_together(self, history: History) -> None:
+    def stop_together(self, history: History, where: str) -> None:
         """Let all processes stop where a callback has stopped one of them."""
         if self._group.size == 1:
             return
-        what = "asking whether to go on"
+        what = f"{where}, asking whether to go on"
         if self._group.sum(np.array([history.stopped is not None]), what)[0]:
             of_all = self._group.gather(history.stopped, what)
             history.stopped = next(reason for reason in of_all if reason is not None)

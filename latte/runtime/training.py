@@ -121,7 +121,7 @@ def fit(
                     if after_epoch is not None:
                         after_epoch(run.epoch, run.history)
                     _tell(told, "after_epoch", run)
-                    shared.stop_together(run.history)
+                    shared.stop_together(run.history, f"epoch {run.epoch}")
             _tell(told, "after_training", run)
             group.sum(np.zeros(1), "waiting for the others at the end")  # what the first one has saved is there
         return run.history
@@ -208,7 +208,7 @@ class _Epoch:
         """Tell the callbacks."""
         _tell(self.told, "after_step", self.run)
         if self.stops:
-            self.shared.stop_together(self.run.history)
+            self.shared.stop_together(self.run.history, self._where())
         self.run.step += 1
 
     def _where(self) -> str:

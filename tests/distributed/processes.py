@@ -66,19 +66,18 @@ def start(
     return started
 
 
-def outputs(processes: list[subprocess.Popen[str]], others: Sequence[subprocess.Popen[str]] = ()) -> list[str]:
-    """What they have printed when all have ended; the others, which may hang, are ended then."""
+def outputs(started: Started, killed: Sequence[subprocess.Popen[str]] = ()) -> list[str]:
+    """What processes have printed when all have ended: well, but for those that are killed."""
     try:
-        return [process.communicate(timeout=LIMIT)[0] for process in processes]
+        found = [process.communicate(timeout=LIMIT)[0] for process in started]
     finally:
-        for process in (*processes, *others):
+        for process in started:
             process.kill()
-            process.communicate()
+            process.wait()
+    assert not any(process.returncode for process in started if process not in killed), "\n".join(found)
+    return found
 
 
 def run(size: int, *arguments: object, **options: Any) -> list[str]:
-    """What processes print that run a worker, or another script, and must end well; arguments as of :func:`start`."""
-    processes = start(size, *arguments, **options)
-    found = outputs(processes)
-    assert not any(process.returncode for process in processes), "\n".join(found)
-    return found
+    """What processes print that run a worker, or another script; arguments as of :func:`start`."""
+    return outputs(start(size, *arguments, **options))
