@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ from latte import (
 from latte.compiling import new_session
 from latte.ensemble import ActivationEnsemble, BatchSumEnsemble, Ensemble
 from latte.neuron import Neuron, rand
+from latte.runtime import reduction
 from latte.runtime.executable import Executable
+from latte.runtime.group import Alone
 from latte.solver import SGD
 from swirl.errors import DeclarationError
 
@@ -121,6 +125,64 @@ def test_losses_in_double_precision() -> None:
         assert kept == {"float64" if double else "float32"}
     np.testing.assert_allclose(*losses, rtol=1e-5)
     assert losses[0] != losses[1]
+
+
+# --- gradients --------------------------------------------------------------------------------------------
+class Twin(Alone):
+    """Two processes that compute the same.
+
+    Args:
+        started: called when gradients begin to be added up.
+        unlike: whether the other one lays gradients out in another way.
+    """
+
+    size = 2
+
+    def __init__(self, started: Callable[[], None], unlike: bool):
+        self._started, self._unlike = started, unlike
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        order, laid_out = value
+        return [value, (order, dict.fromkeys(laid_out) if self._unlike else laid_out)]
+
+    def start_sum(self, values: np.ndarray, what: str) -> Callable[[], None]:
+        self._started()
+        values *= 2
+        return lambda: None
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize("together", [1, 2**23])
+def test_gradients_are_added_up_while_backward_runs(
+    unlike: bool, together: int, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduction, "BUCKET_BYTES", together)
+    net = declared(BatchNormLayer)
+    net.compile(target=target)
+    net.set_batch(images, labels)
+    net.forward()
+    net.clear_grad()
+    net.backward()
+    expected = net.session.gradients()
+    ready: list[set[str]] = []
+
+    def started() -> None:
+        there = {name: net.executable.read(name) for name in expected}
+        ready.append({name for name, values in there.items() if not np.isnan(values).any()})
+
+    shared = reduction.Reduction(Twin(started, unlike), net.session)
+    net.clear_grad()
+    for name, values in expected.items():
+        net.executable.write(name, np.full(values.shape, np.nan))
+    shared.backward({}, True, lambda executable, storage: None, "a test")
+    for name, values in net.session.gradients().items():
+        np.testing.assert_array_equal(values, 2 * expected[name], err_msg=name)
+    if together == 1:
+        assert len(ready) == len(expected)
+        assert "fully_connected1.grad_weights" in ready[0]
+        assert "conv1.grad_weights" not in ready[0]
+        assert all(before <= after for before, after in pairwise(ready))
+    assert ready[-1] == set(expected)
 
 
 # --- sums over items --------------------------------------------------------------------------------------
