@@ -57,7 +57,7 @@ setup(
             "scikit-learn",  # boosted trees: the choice of schedules that latte tune --method automcl reads
             "matplotlib>=3.7",  # latte tune --plot
         ],
-        "torch": ["torch>=2.6"],  # latte.torch: layers as modules of PyTorch
+        "torch": ["torch>=2.6"],  # latte.torch: layers as modules of PyTorch; latte.distributed: several processes
         "test": [
             "pytest",  # runs the tests
             "pytest-xdist",  # on all cores

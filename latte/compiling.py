@@ -62,6 +62,7 @@ def compile_graph(
     variants: Sequence[Executable] = (),
     trains: bool = True,
     show_progress: bool = False,
+    double: bool = False,
 ) -> tuple[Executable, CompileReport]:
     """The executable of a net for one batch size, and what it took.
 
@@ -76,15 +77,16 @@ def compile_graph(
         variants: of the same batch size, of which only one runs at a time: what is laid out alike is shared.
         trains: whether it has all phases; otherwise inference alone.
         show_progress: whether to show progress bars.
+        double: whether all of the net computes in double precision, which the portable target does.
 
     Raises:
         LatteError: see :mod:`swirl.errors`; nothing is changed then.
     """
 
     def bound(plan: Plan, kernels: list[CompiledPhase]) -> Executable:
-        return bind(graph, plan, batch_size, kernels, runner, shared, variants, trains)
+        return bind(graph, plan, batch_size, kernels, runner, shared, variants, trains, double)
 
-    gradients = Gradients(seeded, frozen)
+    gradients = Gradients(seeded, frozen, double=double)
     return _compiled(graph, batch_size, target, gradients, bound, trains=trains, show_progress=show_progress)
 
 
@@ -158,7 +160,8 @@ def _compiled(
             differentiated.programs()
         steps = planning(graph, differentiated, kept, scheduling)
         phases = None if trains else (INFERENCE,)
-        check = partial(_check_memory, graph, batch_size, trains) if _is_large(graph, batch_size) else None
+        checked = partial(_check_memory, graph, batch_size, trains, gradients.double)
+        check = checked if _is_large(graph, batch_size) else None
         plan, kernels = compile_kernels(steps, target, times, check=check, progress=compiling, dump=dump, phases=phases)
         with times("binding"):
             made = bound(plan, kernels)
@@ -215,10 +218,10 @@ def forget_names(graph: Graph) -> None:
 
 
 def _arranged(
-    graph: Graph, plan: Plan, phases: Sequence[GeneratedPhase], batch_size: int
+    graph: Graph, plan: Plan, phases: Sequence[GeneratedPhase], batch_size: int, double: bool = False
 ) -> tuple[dict[str, list[GeneratedPhase]], MemoryPlan]:
     """The kernels of a plan in the order in which they would run, and their memory."""
-    buffers = net_buffers(graph, batch_size, phases, plan.layouts)
+    buffers = net_buffers(graph, batch_size, phases, plan.layouts, double)
     return arranged(graph, plan, buffers, execution_order(phases))
 
 
@@ -229,14 +232,16 @@ def _is_large(graph: Graph, batch_size: int) -> bool:
     return PADDED * declared > machine_bytes()
 
 
-def _check_memory(graph: Graph, batch_size: int, trains: bool, plan: Plan, phases: Sequence[GeneratedPhase]) -> None:
+def _check_memory(
+    graph: Graph, batch_size: int, trains: bool, double: bool, plan: Plan, phases: Sequence[GeneratedPhase]
+) -> None:
     """Refuse a net whose inference does not fit into the machine, before it is compiled; warn of one that cannot be
     trained there.
 
     Raises:
         DoesNotFit: with its numbers.
     """
-    memory = _arranged(graph, plan, phases, batch_size)[1]
+    memory = _arranged(graph, plan, phases, batch_size, double)[1]
     check_fits(memory, INFERENCE)
     try:
         check_fits(memory, TRAINING)
@@ -249,8 +254,13 @@ class DoesNotTrain(UserWarning):
     """A training step of a net would not fit into the machine's memory: it is refused when it is asked for."""
 
 
-def new_session(graph: Graph, target: str | None, threads: int | None, progress: bool) -> Session:
+def new_session(graph: Graph, target: str | None, threads: int | None, progress: bool, double: bool = False) -> Session:
     """A net compiled for its batch size, to be run; see :meth:`latte.net.Net.compile`.
+
+    Args:
+        graph: of the net.
+        target, threads, progress: see there.
+        double: see :func:`compile_graph`: for comparisons that roundings must not decide.
 
     Raises:
         DeclarationError: for a wrong number of threads.  LatteError: see :func:`compile_graph`.
@@ -263,7 +273,10 @@ def new_session(graph: Graph, target: str | None, threads: int | None, progress:
     forget_names(graph)
     with Located():
         runner = Runner(None if threads is None else int(threads))
-        made_by = partial(compile_graph, graph, target=resolve_target(target), runner=runner, show_progress=progress)
+        compiled_for = resolve_target(target)
+        made_by = partial(
+            compile_graph, graph, target=compiled_for, runner=runner, show_progress=progress, double=double
+        )
         return Session(graph, made_by, runner)
 
 

@@ -6,11 +6,25 @@ from typing import Any
 
 from latte.model.calls import answer_wrong_calls
 from latte.model.ensemble import Ensemble
-from latte.model.ensemble_kinds import AccuracyEnsemble, ActivationEnsemble, DataEnsemble, LossEnsemble
+from latte.model.ensemble_kinds import (
+    AccuracyEnsemble,
+    ActivationEnsemble,
+    BatchSumEnsemble,
+    DataEnsemble,
+    LossEnsemble,
+)
 from latte.model.source_location import user_location
 from swirl.errors import DeclarationError
 
-__all__ = ["AccuracyEnsemble", "ActivationEnsemble", "DataEnsemble", "Ensemble", "EnsembleGroup", "LossEnsemble"]
+__all__ = [
+    "AccuracyEnsemble",
+    "ActivationEnsemble",
+    "BatchSumEnsemble",
+    "DataEnsemble",
+    "Ensemble",
+    "EnsembleGroup",
+    "LossEnsemble",
+]
 
 
 class EnsembleGroup:

@@ -25,6 +25,7 @@ from latte.runtime.callbacks import History
 from latte.runtime.checkpoint import Resumable, load, save
 from latte.runtime.evaluation import Evaluation, Metric, evaluate, predict
 from latte.runtime.executable import Executable
+from latte.runtime.group import Group, group_of
 from latte.runtime.incompatible import IncompatibleKeys
 from latte.runtime.measures import Measure
 from latte.runtime.report import CompileReport
@@ -216,7 +217,12 @@ class Net(Copied, Looking):
 
     # --- compiling ------------------------------------------------------------------------------------------
     def compile(
-        self, *, target: str | None = None, threads: int | None = None, progress: bool = False
+        self,
+        *,
+        target: str | None = None,
+        threads: int | None = None,
+        progress: bool = False,
+        distributed: bool | Group = False,
     ) -> CompileReport:
         """Compile the net for its batch size, once, after all layers exist.
 
@@ -224,6 +230,8 @@ class Net(Copied, Looking):
             target: ``avx512``, ``avx2`` or ``portable``; by default the best that the machine runs.
             threads: of OpenMP; by default all cores.
             progress: whether to show a progress bar.
+            distributed: whether the processes that torchrun has started take turns, or a group of them does: of those
+                with the same cache of kernels the first one compiles, then the others find all there.
 
         Returns:
             what it took, and where the generated code is.
@@ -234,7 +242,9 @@ class Net(Copied, Looking):
         """
         if self.compiled:
             raise CommandError("the net is compiled already", location=user_location(), way_out="declare a new net")
-        self._session = new_session(self.graph, target, threads, progress)
+        group = group_of(distributed)
+        with group.together("net.compile"), group.first_alone("waiting for rank 0 to compile"):
+            self._session = new_session(self.graph, target, threads, progress and group.rank == 0)
         self._asked = target, threads
         self.graph.settings.compiled = True
         return self._session.report
@@ -349,15 +359,23 @@ class Net(Copied, Looking):
         stop_on_nan: bool = True,
         progress: bool = True,
         after_epoch: Callable[[int, History], None] | None = None,
+        distributed: bool | Group = False,
     ) -> History:
         """Train: ``net.fit(images, labels, solver=SGD(net), epochs=10)``; see :func:`latte.runtime.training.fit`."""
         options = {"epochs": epochs, "shuffle": shuffle, "validation": validation, "metrics": metrics}
         options |= {"callbacks": callbacks, "accumulate": accumulate, "stop_on_nan": stop_on_nan}
+        options["distributed"] = distributed
         return fit(self.session, *data, solver=solver, progress=progress, after_epoch=after_epoch, **options)
 
-    def evaluate(self, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True) -> Evaluation:
+    def evaluate(
+        self,
+        *data: Any,
+        metrics: Mapping[str, Metric] | None = None,
+        stop_on_nan: bool = True,
+        distributed: bool | Group = False,
+    ) -> Evaluation:
         """Loss, accuracy and metrics in the inference phase; see :func:`latte.runtime.evaluation.evaluate`."""
-        return evaluate(self.session, *data, metrics=metrics, stop_on_nan=stop_on_nan)
+        return evaluate(self.session, *data, metrics=metrics, stop_on_nan=stop_on_nan, distributed=distributed)
 
     def predict(self, *data: Any, layer: Ensemble | str | None = None, stop_on_nan: bool = True) -> np.ndarray:
         """What a layer says to every item, without labels; see :func:`latte.runtime.evaluation.predict`."""

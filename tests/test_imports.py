@@ -45,7 +45,7 @@ LATTE = (
     {"looking"},
     {"net"},
     {"solver", "layers", "training", "data"},
-    {"torch"},
+    {"torch", "distributed"},
     {"tools"},
     {"testing"},
     {"__main__"},
@@ -63,8 +63,8 @@ ONLY_WHERE_USED = {"torch", "sklearn", "matplotlib", "onnx", "mpi4py"}
 OWN_PROCESS = {Path("latte/tools/bench") / name for name in ("peer.py", "peer_nets.py", "published_torch.py")}
 """PyTorch's side of a benchmark, which only a process of its own imports."""
 
-IN_PYTORCH = Path("latte/torch")
-"""What only programs of PyTorch import."""
+IN_PYTORCH = (Path("latte/torch"), Path("latte/distributed"))
+"""What only programs of PyTorch import, and what is imported where somebody asks for several processes."""
 
 
 def sources(*folders: str) -> list[Path]:
@@ -223,11 +223,11 @@ def test_optional_packages_are_imported_only_where_used(folder: str) -> None:
     wrong = []
     for path in sources(folder):
         found = imported(at_import_time(ast.parse(path.read_text())), path)
-        if path.relative_to(ROOT).is_relative_to(IN_PYTORCH):
+        if any(path.relative_to(ROOT).is_relative_to(folder) for folder in IN_PYTORCH):
             found = [name for name in found if top(name) != "torch"]
         elif path.relative_to(ROOT) not in OWN_PROCESS:
             assert not {module_name(own) for own in OWN_PROCESS} & set(found), path
-            assert not any(name.startswith("latte.torch") for name in found), path
+            assert not any(name.startswith(tuple(map(module_name, IN_PYTORCH))) for name in found), path
         if path.relative_to(ROOT) not in OWN_PROCESS:
             wrong += [f"{path.relative_to(ROOT)}: {name}" for name in found if top(name) in ONLY_WHERE_USED]
     assert not wrong

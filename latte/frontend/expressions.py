@@ -8,6 +8,7 @@ from latte.frontend.constants import ALIASES, called
 from latte.frontend.locals import from_source
 from latte.frontend.references import References
 from latte.model.body import MISSING
+from latte.model.buffers import FIRST_ITEM
 from latte.model.checks import is_number
 from latte.model.index import as_index
 from swirl.ir.operations import CALLS, COMPARISONS, OPERATORS
@@ -164,13 +165,23 @@ class Expressions:
         return ast.Call(ast.Name(function, ast.Load()), arguments, [])
 
     def _rand(self, node: ast.Call) -> ast.expr:
-        """``rand(seed[0], step[0], stream, index)``: the stream belongs to this call, the index to the element."""
-        position = as_index(0)
-        for name, window in self.scope.loops.items():
+        """``rand(seed[0], step[0], stream, index)``: the stream belongs to this call, the index to the element.
+
+        An item's elements are counted by the loops around, outermost first; items by their place in the batch that all
+        processes share."""
+        loops = sorted(self.scope.loops.items(), key=lambda loop: loop[0] not in self.scope.over_items)
+        position, each = as_index(0), 1
+        for name, window in loops:
             if window.extent is None or window.start.value != 0 or window.step != 1:
                 self.scope.fail(node, f"rand() inside the loop {name} = {window.text}, whose length is not constant")
             position = position * window.extent + self.scope.ranges[name]
+            each *= 1 if name in self.scope.over_items else window.extent
+        index = position.tree
+        if any(name in self.scope.over_items for name, _ in loops):
+            before = self.scope.scalar(FIRST_ITEM, "first_item")
+            before = before if each == 1 else ast.BinOp(before, ast.Mult(), ast.Constant(each))
+            index = ast.BinOp(before, ast.Add(), index)
         stream = self.scope.ensemble.position * STREAMS + self._rand_calls
         self._rand_calls += 1
         scalars = [ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load()) for name in ("seed", "step")]
-        return ast.Call(ast.Name("rand", ast.Load()), [*scalars, ast.Constant(stream), position.tree], [])
+        return ast.Call(ast.Name("rand", ast.Load()), [*scalars, ast.Constant(stream), index], [])

@@ -141,6 +141,7 @@ class NeuronReferences(References):
         self.specs = ensemble.fields(source.batch_size)
         for dim, extent in zip(self.dims, (source.batch_size, *ensemble.shape), strict=True):
             self.scope.enter(dim, Window(as_index(0), as_index(extent)))
+        self.scope.over_items.add(ensemble.batch_dim)
         self._check_dimensions(source)
 
     def _check_dimensions(self, source: Source) -> None:

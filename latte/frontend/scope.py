@@ -148,11 +148,15 @@ class BodyScope:
         if not depends_on_batch(value):
             return literal(value)
         scalar = scalar_of(value)
+        return self.scalar(scalar, "items" if scalar == ITEMS else "of_items")
+
+    def scalar(self, scalar: Buffer, wanted: str) -> ast.expr:
+        """A run-time scalar that the body does not name, by a free name: the ``wanted`` one, or one like it."""
         name = next((own for own, buffer in self.buffers.items() if buffer.name == scalar.name), None)
         if name is None:
             taken = {*self.buffers, *WORDS, *self.loop_names, *self.variables, *self.locals.values(), *self.forbidden}
             taken |= {node.id for node in nodes(self.body.tree) if isinstance(node, ast.Name)}
-            name = fresh("items" if scalar == ITEMS else "of_items", taken)
+            name = fresh(wanted, taken)
             self.buffers[name] = scalar
         return ast.Subscript(ast.Name(name, ast.Load()), ast.Constant(0), ast.Load())
 

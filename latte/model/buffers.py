@@ -11,6 +11,9 @@ SCALARS = {
     "step": Buffer("net.step", (1,), "int32", "scalar"),
 }
 
+FIRST_ITEM = Buffer("net.first_item", (1,), "int32", "scalar")
+"""The place of the first item of this process in the batch that processes share; 0 for a process by itself."""
+
 
 def body_buffers(ensemble: Ensemble, batch_size: int | None = None) -> dict[str, Buffer]:
     """Every buffer that a body may name: own fields, ``inputs`` and ``grad_inputs`` of each connection, ``label``, and

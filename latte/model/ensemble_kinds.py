@@ -52,6 +52,33 @@ class ActivationEnsemble(Ensemble):
     generic = True
 
 
+class BatchSumEnsemble(Ensemble):
+    """Sums over the items of a batch, of a shape without the batch; layers with loops of their own may read them.
+
+    A subclass has a body, ``forward(self, inputs, value)``, which adds up something of each item. Processes that share
+    a batch add up their values before others read them, and their gradients before backward goes on. So ``value`` must
+    be a sum over items and nothing else, of terms that are computed of an item, and of other such sums.
+
+    Args:
+        shape: of the sums.
+        dims: names of its dimensions.
+        kind, name: as of an :class:`Ensemble`.
+    """
+
+    without_neurons = True
+    batched = False
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        dims: Sequence[str] | None = None,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+    ):
+        super().__init__(None, shape, dims, kind=kind, name=name)
+
+
 class LossEnsemble(Ensemble):
     """One value for a whole batch, shape ``(1,)``: a mean over its items, or over what its field ``counted`` says.
 

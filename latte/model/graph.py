@@ -15,6 +15,7 @@ from latte.model.ensemble import Connection, Ensemble
 from latte.model.ensemble_kinds import (
     AccuracyEnsemble,
     ActivationEnsemble,
+    BatchSumEnsemble,
     DataEnsemble,
     LossEnsemble,
     in_python,
@@ -367,7 +368,7 @@ class Graph:
             self.check_ensemble(ensemble, location)
         if isinstance(sink, DataEnsemble):
             raise DeclarationError(f"{sink!r} is a data layer: it reads nothing", location=location)
-        if not source.batched:
+        if not source.batched and not (isinstance(source, BatchSumEnsemble) and sink.explicit):
             raise DeclarationError(
                 f"{source!r} has one value for the whole batch, which no layer can read", location=location
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import sys
@@ -14,6 +15,7 @@ from swirl.errors import LatteError
 _LATTE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 _SWIRL = os.path.dirname(os.path.realpath(swirl.__file__))
 _OWN = tuple(os.path.realpath(folder) + os.sep for folder in (_LATTE, os.path.join(_LATTE, "layers"), _SWIRL))
+_PASSING_ON = tuple(map(os.path.realpath, (contextlib.__file__, copy.__file__, threading.__file__)))
 _SHELL = os.path.join(_LATTE, "tools") + os.sep  # the command line
 
 
@@ -53,12 +55,12 @@ def _user_frame() -> tuple[int, FrameType | None]:
 
 def _is_own(frame: FrameType) -> bool:
     """Whether the code is Latte's, or passes a call on: what a dataclass of Latte's has generated, ``deepcopy``, a
-    thread, PyTorch."""
+    context manager, a thread, PyTorch."""
     if str(frame.f_globals.get("__name__")).startswith("torch."):
         return True
     if frame.f_code.co_filename == "<string>":
         return str(frame.f_globals.get("__name__")).startswith("latte.")
-    return os.path.realpath(frame.f_code.co_filename).startswith((*_OWN, copy.__file__, threading.__file__))
+    return os.path.realpath(frame.f_code.co_filename).startswith((*_OWN, *_PASSING_ON))
 
 
 def location_of(code: CodeType) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from latte.autodiff.differentiated import Differentiated
 from latte.model.ensemble import Ensemble
-from latte.model.ensemble_kinds import DataEnsemble
+from latte.model.ensemble_kinds import BatchSumEnsemble, DataEnsemble
 from latte.model.graph import Graph, first_possible
 from latte.model.source_location import user_location
 from latte.planning.default_chains import DefaultChain, default_chain
@@ -287,6 +287,8 @@ def _why_separate(
             return f"{sink.name} reads {source.name} twice"
         if graph.is_kept(source):
             return f"{source.name} is kept (net.keep)"
+        if isinstance(source, BatchSumEnsemble):
+            return f"processes add {source.name} up before {sink.name} reads it"
         if source.name in seeded:
             return f"the gradient of {source.name} is set (set_grad)"
     for member in members:

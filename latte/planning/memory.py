@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from latte.model.ensemble_kinds import DataEnsemble, LossEnsemble
+from latte.model.ensemble_kinds import BatchSumEnsemble, DataEnsemble, LossEnsemble
 from latte.model.graph import Graph
 from latte.planning.uses import Use
 from swirl.ir.buffers import Buffer
@@ -323,7 +323,7 @@ def kept(graph: Graph, buffers: Mapping[str, Buffer]) -> set[str]:
     found = {name for name, b in buffers.items() if b.role in (*LEARNED, "param_grad") or b.nbytes < LEAST}
     for ensemble in graph.ensembles:
         sinks = [edge.sink for edge in graph.readers(ensemble)]
-        if graph.is_kept(ensemble) or isinstance(ensemble, LossEnsemble):
+        if graph.is_kept(ensemble) or isinstance(ensemble, (BatchSumEnsemble, LossEnsemble)):
             own = {name for name in buffers if name.startswith(f"{ensemble.name}.")}
             found |= {name for name in own if buffers[name].role != "temporary"}
         elif isinstance(ensemble, DataEnsemble):

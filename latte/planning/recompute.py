@@ -42,7 +42,8 @@ def backward_steps(
         forward, backward: the kernels in order of execution.
         buffers: all storage.
         own: storage that does not share memory.
-        remembered: states that values of forward depend on; who touches them does not run again.
+        remembered: states that values of forward depend on, and sums over the items of several processes; who touches
+            them does not run again.
     """
     fixed = {*remembered, *carried(forward, buffers)}
     crossings = _crossings(forward, own)

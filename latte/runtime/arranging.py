@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from latte.model.ensemble_kinds import BatchSumEnsemble
 from latte.model.graph import Graph
 from latte.planning.memory import MemoryPlan, kept, plan_memory
 from latte.planning.plan import Plan
@@ -33,7 +34,8 @@ def arranged(
     after = dict(order)
     if graph.settings.memory == "less":
         forward, backward = found["forward"], found["backward"]
-        steps = backward_steps(forward, backward, buffers, kept(graph, buffers), remembered)
+        sums = {f"{each.name}.value" for each in graph.ensembles if isinstance(each, BatchSumEnsemble)}
+        steps = backward_steps(forward, backward, buffers, kept(graph, buffers), remembered | sums)
         after["backward"] = [order["forward" if step.again else "backward"][step.number] for step in steps]
         found["backward"] = uses_of(steps, forward, backward)
     return after, plan_memory(graph, buffers, found, remembered)

@@ -64,6 +64,7 @@ class Run:
         step: number of the step in this run, from 0.
         batch_loss: of the last batch.
         epoch_loss: mean over the items of the epoch so far, or over what counts of them, as ``evaluate`` has it.
+        rank: of this process, of those that train together; losses, accuracies and validations are of all.
     """
 
     session: Session
@@ -74,6 +75,7 @@ class Run:
     step: int = 0
     batch_loss: float = 0.0
     epoch_loss: float = 0.0
+    rank: int = 0
 
     @property
     def validation(self) -> Evaluation | None:
@@ -86,8 +88,9 @@ class Run:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Save net and solver, as ``net.save(path, solver)``. After an epoch, the next ``fit`` goes on from there; in
-        the middle of one, with the next epoch."""
-        save(self.session, path, self.solver)
+        the middle of one, with the next epoch. Of several processes, the first one saves."""
+        if self.rank == 0:
+            save(self.session, path, self.solver)
 
 
 class Callback:

@@ -88,6 +88,15 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
     Raises:
         DataError: the file cannot be written (an older one is left as it was), or the solver has no state to save.
     """
+    write_file(path, snapshot(session, solver))
+
+
+def snapshot(session: Session, solver: Resumable | None = None) -> Checkpoint:
+    """What :func:`save` writes; copies.
+
+    Raises:
+        DataError: the solver has no state to save.
+    """
     tensors = learned(session)
     executable, shuffling = session.executable, session.shuffling
     about: dict[str, Any] = {
@@ -102,7 +111,7 @@ def save(session: Session, path: str | os.PathLike[str], solver: Resumable | Non
         state = _resumable(solver, session).state()
         about["solver"] = {"kind": state.kind, "settings": dict(state.settings)}
         tensors |= {f"{SOLVER}{name}": values for name, values in state.arrays.items()}
-    write_file(path, Checkpoint(tensors, about))
+    return Checkpoint(tensors, about)
 
 
 @one_at_a_time
@@ -128,11 +137,25 @@ def load(
             tensor. Net and solver are as they were then.
     """
     check_flags(DataError, strict=strict)
-    found, name_of_file = read_file(path), os.fspath(path)
+    return take(session, read_file(path), os.fspath(path), solver, strict)
+
+
+def take(
+    session: Session, found: Checkpoint, name_of_file: str, solver: Resumable | None = None, strict: bool = True
+) -> IncompatibleKeys:
+    """Set a net, and a solver, to what :func:`snapshot` has returned; arguments and errors as of :func:`load`.
+
+    Args:
+        session: of the net.
+        found: the content of a file.
+        name_of_file: where it comes from, for messages.
+        solver: see :func:`load`.
+        strict: see :func:`load`.
+    """
     shuffling, freezing = _generator(found.about["shuffling"]), _freezing(found.about, name_of_file)
     own, left = _fitting(session.graph, found, learned(session), name_of_file, strict)
     if solver is not None:
-        left = left.with_others(_load_solver(_resumable(solver, session), found, path, strict))
+        left = left.with_others(_load_solver(_resumable(solver, session), found, name_of_file, strict))
     for name, values in own.items():
         session.whole.write(name, values)
     if strict:
@@ -192,20 +215,19 @@ def _fitting(
     return own, left
 
 
-def _load_solver(solver: Resumable, found: Checkpoint, path: str | os.PathLike[str], strict: bool) -> IncompatibleKeys:
+def _load_solver(solver: Resumable, found: Checkpoint, name_of_file: str, strict: bool) -> IncompatibleKeys:
     """Set a solver to what a file has; what was left out.
 
     Raises:
         DataError: it does not fit. It is as it was then.
     """
-    state, mine = _solver_state(found, path), solver.state()
+    state, mine = _solver_state(found, name_of_file), solver.state()
     if state.kind != mine.kind or state.settings.keys() - OPTIONAL != mine.settings.keys() - OPTIONAL:
         raise DataError(
-            f"{os.fspath(path)} has the state of a solver {state.kind}, not of {mine.kind}",
+            f"{name_of_file} has the state of a solver {state.kind}, not of {mine.kind}",
             location=user_location(),
             way_out="load without a solver, or with one of that kind",
         )
-    name_of_file = os.fspath(path)
     if strict:
         check_alike(state.arrays, mine.arrays, name_of_file, "the solver")
         with prefixed(name_of_file):
@@ -274,11 +296,11 @@ def _resumable(solver: Any, session: Session) -> Resumable:
     return solver
 
 
-def _solver_state(found: Checkpoint, path: str | os.PathLike[str]) -> SolverState:
+def _solver_state(found: Checkpoint, name_of_file: str) -> SolverState:
     about = found.about["solver"]
     if about is None:
         raise DataError(
-            f"{os.fspath(path)} has no state of a solver",
+            f"{name_of_file} has no state of a solver",
             location=user_location(),
             way_out="load without one; it is in the file after net.save(path, solver=solver)",
         )

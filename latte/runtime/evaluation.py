@@ -14,7 +14,9 @@ from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble, LossEnsemble, is_loss
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
+from latte.runtime.alike import check_alike, describe
 from latte.runtime.batches import Batches
+from latte.runtime.group import Group, group_of
 from latte.runtime.locking import one_at_a_time
 from latte.runtime.session import Session
 from swirl.errors import DataError
@@ -42,7 +44,11 @@ class Evaluation:
 
 @one_at_a_time
 def evaluate(
-    session: Session, *data: Any, metrics: Mapping[str, Metric] | None = None, stop_on_nan: bool = True
+    session: Session,
+    *data: Any,
+    metrics: Mapping[str, Metric] | None = None,
+    stop_on_nan: bool = True,
+    distributed: bool | Group = False,
 ) -> Evaluation:
     """Loss and accuracy over a data set, the same whatever the batch size: a layer with a field ``counted`` of shape
     ``(1,)`` gives the mean over what counts (of a loss with weights of classes: by weight), others over the items.
@@ -54,13 +60,23 @@ def evaluate(
             labels): ``{"error": lambda scores, labels: …}``. Scores are what the first loss reads.
         stop_on_nan: whether NaN and infinities in the data are refused: in arrays before anything is computed, in a
             batch of a loader before that is.
+        distributed: whether the processes that torchrun has started share the items, or a group of them does: each
+            makes this call on the same data, and gets the same numbers.
 
     Raises:
         DataError: the data do not fit, or hold NaN or infinity.
+        TrainingError: another process has ended, does not answer, or evaluates something else.
     """
     check_flags(DataError, stop_on_nan=stop_on_nan)
-    metrics = check_metrics(session.graph, metrics)
-    return _evaluated(session, Batches(session, data, finite=stop_on_nan), metrics)
+    group = group_of(distributed)
+    with group.together("net.evaluate"):
+        metrics = check_metrics(session.graph, metrics)
+        batches = Batches(session, data, finite=stop_on_nan, group=group)
+        if group.size > 1:
+            check_alike(group, describe(session) | batches.describe() | {"metrics": str([*metrics])})
+        with group.first_alone("waiting for rank 0 to compile"):
+            batches.prepare()
+        return _evaluated(session, batches, metrics, group)
 
 
 def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
@@ -97,43 +113,49 @@ def check_metrics(graph: Graph, metrics: Any) -> dict[str, Metric]:
     return dict(metrics)
 
 
-def _measuring(graph: Graph) -> list[LossEnsemble]:
+def measuring(graph: Graph) -> list[LossEnsemble]:
     """The losses and accuracies of a net."""
     return [layer for layer in graph.ensembles if isinstance(layer, LossEnsemble)]
 
 
 def measured(graph: Graph, metrics: Mapping[str, Metric]) -> tuple[str, ...]:
     """The names of the numbers that an evaluation with these metrics gives."""
-    layers = _measuring(graph)
+    layers = measuring(graph)
     accuracy = ("accuracy",) if any(isinstance(layer, AccuracyEnsemble) for layer in layers) else ()
     return tuple(dict.fromkeys(("loss", *accuracy, *(layer.name for layer in layers), *metrics)))
 
 
-def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric]) -> Evaluation:
-    """What :func:`evaluate` says, for batches that have been checked."""
-    batches.prepare()
+def _evaluated(session: Session, batches: Batches, metrics: Mapping[str, Metric], group: Group) -> Evaluation:
+    """What :func:`evaluate` says, for batches that are prepared."""
     graph = session.graph
-    means = [Mean(layer) for layer in _measuring(graph)]
+    means = [Mean(layer) for layer in measuring(graph)]
     scored = outputs(graph, None) if metrics else None
     inputs = data_of(graph, scored) if scored is not None else []
-    collected: list[np.ndarray] = []
-    labels: list[list[np.ndarray]] = []
+    collected: list[list[np.ndarray]] = []  # of each batch: what the processes share, which may be nothing
     with whole_batches_after(session):
-        for numbers, arrays in batches.in_order():
+        for number, (numbers, arrays) in enumerate(batches.in_order()):
+            if not len(numbers):
+                collected.append([])
+                continue
+            session.place(batches.first(number))
             session.set_batch(*arrays, numbers=numbers, finite=batches.finite, trains=False)
             session.test()
             for mean in means:
                 mean.add(session, len(numbers))
             if scored is not None:
-                collected.append(session.executable.read(f"{scored.name}.value"))
                 given = zip(batches.layers, arrays, strict=True)
-                labels.append([np.reshape(array, (-1, *layer.shape)) for layer, array in given if layer not in inputs])
+                labels = [np.reshape(array, (-1, *layer.shape)) for layer, array in given if layer not in inputs]
+                collected.append([session.executable.read(f"{scored.name}.value"), *labels])
+    totals = group.sum(np.array([[mean.total, mean.weight] for mean in means]), "adding up what an evaluation finds")
+    for mean, (total, weight) in zip(means, totals.tolist(), strict=True):
+        mean.total, mean.weight = total, weight
     found: dict[str, Any] = {mean.layer.name: mean.result for mean in means}
     loss = sum((mean.layer.loss_weight * mean.result for mean in means if is_loss(mean.layer)), 0.0)
     accuracy = next((mean.result for mean in reversed(means) if isinstance(mean.layer, AccuracyEnsemble)), None)
     if scored is not None:
-        scores = np.concatenate(collected)
-        others = [np.concatenate(parts) for parts in zip(*labels, strict=True)]
+        of_all = group.gather(collected, "collecting scores for metrics")
+        in_order = [parts for batch in zip(*of_all, strict=True) for parts in batch if parts]
+        scores, *others = (np.concatenate(parts) for parts in zip(*in_order, strict=True))
         found |= {name: metric(scores, *others) for name, metric in metrics.items()}
     return Evaluation(loss, accuracy, batches.items, found)
 
@@ -154,10 +176,19 @@ class Mean:
 
     def add(self, session: Session, items: int) -> None:
         """Count the batch that has run."""
+        total, weight = self.of_batch(session, items)
+        self.count(total, weight)
+
+    def count(self, total: float, weight: float) -> None:
+        """Count a batch of which :meth:`of_batch` has said this; or the sum of what it has said of its parts."""
+        self.total += total
+        self.weight += weight
+
+    def of_batch(self, session: Session, items: int) -> tuple[float, float]:
+        """The batch that has run: its sum, and how much counts."""
         executable = session.executable
         weight = items if self.counted is None else float(executable.read(self.counted)[0])
-        self.total += (weight or 1) * float(executable.arrays[f"{self.layer.name}.value"][0])
-        self.weight += weight
+        return (weight or 1) * float(executable.arrays[f"{self.layer.name}.value"][0]), weight
 
     @property
     def result(self) -> float:
@@ -208,11 +239,12 @@ def predict(session: Session, *data: Any, layer: Ensemble | str | None = None, s
 
 @contextmanager
 def whole_batches_after(session: Session) -> Iterator[None]:
-    """The net takes and shows whole batches again afterwards, whatever the last batch was."""
+    """The net takes and shows whole batches again afterwards, whatever the last batch was, and by itself."""
     try:
         yield
     finally:
         session.use(session.batch_size)
+        session.place(0)
 
 
 def outputs(graph: Graph, layer: Ensemble | str | None) -> Ensemble:

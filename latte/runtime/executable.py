@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from latte.model.ensemble import Ensemble
+from latte.model.ensemble_kinds import BatchSumEnsemble
 from latte.model.graph import Graph
 from latte.model.source_location import user_location
 from latte.planning.plan import Plan
@@ -21,6 +22,7 @@ from swirl.errors import DataError, TrainingError
 from swirl.ir.buffers import DTYPES, Buffer, Layout
 from swirl.ir.item_numbers import value_of
 from swirl.ir.phases import INFERENCE
+from swirl.ir.precision import held_in_double
 from swirl.run.runner import Phase, Runner
 
 SHARED_ROLES = ("param", "param_grad", "state", "constant", "scalar")
@@ -63,7 +65,7 @@ class Executable:
     views: Views = field(default_factory=Views)
     loss_weights: dict[str, float] = field(default_factory=dict)
     items: int = 0
-    _phases: dict[tuple[str, bool], tuple[object, Phase]] = field(default_factory=dict)
+    _phases: dict[tuple[str, bool, tuple[int, int] | None], tuple[object, Phase]] = field(default_factory=dict)
 
     @property
     def arrays(self) -> Memory:
@@ -102,23 +104,56 @@ class Executable:
             self._prepared(phase).run()
         self._ran(phase)
 
+    def run_in_parts(self, phase: str, ends: Collection[int]) -> Iterator[int]:
+        """Run a phase up to each of these positions of its :attr:`order`, and to its end; yields a position when all
+        before it has run. What has run until then may be read and changed in memory; views are up to date at the
+        end."""
+        with self.views.in_storage():
+            self._make_ready(phase)
+            start = 0
+            for end in sorted({*ends, len(self.order[phase])}):
+                if end > start:
+                    self._phase(phase, part=slice(start, end)).run()
+                start = end
+                yield end
+        self._ran(phase)
+
+    def batch_sums(self, phase: str) -> list[tuple[int, str]]:
+        """Where a phase goes on from sums over the items of the batch: how many of its kernels have run then, and the
+        storage of the sums. In ``backward`` it is that of their gradients."""
+        found = []
+        for ensemble in self.graph.ensembles:
+            if not isinstance(ensemble, BatchSumEnsemble):
+                continue
+            storage = f"{ensemble.name}.{'value' if phase == 'forward' else 'grad'}"
+            own = [i for i, step in enumerate(self.order[phase]) if ensemble in step.unit.members]
+            own = [i for i in own if storage in self.order[phase][i].storage]
+            if own:
+                found.append((own[-1] + 1 if phase == "forward" else own[0], storage))
+        return sorted(found)
+
     def _prepared(self, phase: str) -> Phase:
         """A phase that can run: what it needs is there, or is computed again."""
+        self._make_ready(phase)
+        return self._phase(phase)
+
+    def _make_ready(self, phase: str) -> None:
         if phase == "forward":
             self.memory.ready(phase)
             self.memory.remember()
         elif phase == "backward" and not self._needed_by_backward.isdisjoint(self.missing):
             self._phase("forward", again=True).run()
             self._count("forward")
-        return self._phase(phase)
 
-    def _phase(self, phase: str, again: bool = False) -> Phase:
-        """A phase with its pointer tables; ``again`` changes no state."""
+    def _phase(self, phase: str, again: bool = False, part: slice | None = None) -> Phase:
+        """A phase, or a part of it, with its pointer tables; ``again`` changes no state."""
         self.memory.ready(phase)
-        version, made = self._phases.get((phase, again), (None, None))
+        key = phase, again, None if part is None else (part.start, part.stop)
+        version, made = self._phases.get(key, (None, None))
         if made is None or version != self.memory.version:
-            made = self.runner.phase([(step.kernel, table) for step, table in self.tables(phase, again)])
-            self._phases[phase, again] = self.memory.version, made
+            steps = [(step.kernel, table) for step, table in self.tables(phase, again)]
+            made = self.runner.phase(steps if part is None else steps[part])
+            self._phases[key] = self.memory.version, made
         return made
 
     def tables(self, phase: str, again: bool = False) -> Iterator[tuple[CompiledPhase, list[np.ndarray]]]:
@@ -322,6 +357,7 @@ def bind(
     shared: Executable | None = None,
     variants: Sequence[Executable] = (),
     trains: bool = True,
+    double: bool = False,
 ) -> Executable:
     """A net for one batch size with its buffers, ready to run.
 
@@ -335,11 +371,12 @@ def bind(
         variants: of the same batch size, of which only one runs at a time: all memory that is laid out alike is shared,
             and :func:`latte.runtime.variants.go_over` carries the rest over.
         trains: whether these are the kernels of all phases.
+        double: whether they compute in double precision.
 
     Raises:
         TrainingError: parameters would have another layout than those of ``shared``.
     """
-    buffers = net_buffers(graph, batch_size, compiled, plan.layouts)
+    buffers = net_buffers(graph, batch_size, compiled, plan.layouts, double)
     order, planned = arranged(graph, plan, buffers, execution_order(compiled))
     others = [each.memory for each in ((shared,) if shared is not None else variants)]
     memory = Memory(
@@ -388,17 +425,22 @@ def _items_outermost(buffer: Buffer) -> bool:
 
 
 def net_buffers(
-    graph: Graph, batch_size: int, compiled: Sequence[GeneratedPhase], layouts: Mapping[str, Layout]
+    graph: Graph,
+    batch_size: int,
+    compiled: Sequence[GeneratedPhase],
+    layouts: Mapping[str, Layout],
+    double: bool = False,
 ) -> dict[str, Buffer]:
     """Every buffer that exists at run time: declared fields that are computed or set, and what the compiler added."""
+    held = held_in_double if double else _as_declared
     result: dict[str, Buffer] = {}
     used = set().union(*(item.storage for item in compiled))
     away = set().union(*(item.fused_away for item in compiled)) - used
     for ensemble in graph.ensembles:
         for spec in ensemble.fields(batch_size).values():
             if spec.role not in ("grad", "param_grad") and spec.storage not in away:
-                result[spec.storage] = spec.buffer
-    declared = {spec.storage: spec.buffer for e in graph.ensembles for spec in e.fields(batch_size).values()}
+                result[spec.storage] = held(spec.buffer)
+    declared = {spec.storage: held(spec.buffer) for e in graph.ensembles for spec in e.fields(batch_size).values()}
     for item in compiled:
         for buffer in _logical(item):
             known = declared.get(buffer.name) or result.get(buffer.name, buffer)
@@ -407,6 +449,10 @@ def net_buffers(
     for ensemble in graph.losses():
         result[f"{ensemble.name}.grad"] = declared[f"{ensemble.name}.grad"]
     return {name: buffer.with_layout(layouts.get(name, buffer.layout)) for name, buffer in result.items()}
+
+
+def _as_declared(buffer: Buffer) -> Buffer:
+    return buffer
 
 
 def _logical(item: GeneratedPhase) -> Iterable[Buffer]:

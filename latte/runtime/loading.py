@@ -13,6 +13,7 @@ from latte.model.checks import check_flags, is_integer, takes
 from latte.model.source_location import Located, user_location
 from latte.runtime.batches import Batch
 from latte.runtime.data import UNREADABLE, as_array
+from latte.runtime.group import share_of
 from swirl.errors import DataError
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -139,6 +140,16 @@ class DataLoader:
         """
         return self._made([self.seed if seed is None else seed], shuffle and self.shuffle, 0)
 
+    def share(self, rank: int, size: int) -> DataLoader:
+        """The loader of one of ``size`` processes, which makes its items of each batch alone: a batch of all of them
+        together has ``size`` times ``batch_size`` items. The order is the same in all; random numbers of transforms are
+        each process's own.
+
+        Raises:
+            DataError: the items make no such batch.
+        """
+        return _Share(self, rank, size)
+
     def _made(self, key: list[int], shuffle: bool, first: int) -> Iterator[Batch]:
         order = np.arange(self._length)
         if shuffle:
@@ -149,13 +160,18 @@ class DataLoader:
             yield from _made_ahead(make, numbers, self.prefetch) if self.prefetch else map(make, numbers)
 
     def _batch_of(self, order: np.ndarray, key: list[int], number: int) -> Batch:
-        chosen = order[number * self.batch_size : (number + 1) * self.batch_size]
+        return self._arrays_of(order[number * self.batch_size : (number + 1) * self.batch_size], [*key, 1, number])
+
+    def _arrays_of(self, chosen: np.ndarray, key: list[int]) -> Batch:
+        """The arrays of chosen items, transformed with random numbers of this key."""
+        if not len(chosen):
+            return chosen, ()
         if isinstance(self._data, tuple):
             arrays = [array[chosen] for array in self._data]
         else:
             items = [self._data[int(index)] for index in chosen]
             arrays = _stacked(items, chosen)
-        generator = np.random.default_rng([*key, 1, number])
+        generator = np.random.default_rng(key)
         for transform in self.transforms:
             given = arrays[0]
             arrays[0] = _read(transform(given, generator), f"{transform!r} has made an array that is not one")
@@ -164,6 +180,37 @@ class DataLoader:
             if len(arrays[0]) != len(given):
                 raise DataError(f"{transform!r} has made {len(arrays[0])} items of {len(given)}")
         return chosen, tuple(arrays)
+
+
+class _Share(DataLoader):
+    """What :meth:`DataLoader.share` returns."""
+
+    def __init__(self, whole: DataLoader, rank: int, size: int):
+        self.__dict__.update(whole.__dict__)
+        self._rank, self._size = rank, size
+        if len(self) == 0:
+            raise DataError(
+                f"{self._length} items make no batch of {self._together}: {size} times {self.batch_size}",
+                location=user_location(),
+                way_out="a smaller batch_size, or drop_last=False",
+            )
+
+    @property
+    def _together(self) -> int:
+        """Items in a batch of all processes."""
+        return self.batch_size * self._size
+
+    def __len__(self) -> int:
+        return self._length // self._together if self.drop_last else -(-self._length // self._together)
+
+    @property
+    def items(self) -> int:
+        return min(self._length, len(self) * self._together)
+
+    def _batch_of(self, order: np.ndarray, key: list[int], number: int) -> Batch:
+        batch = order[number * self._together : (number + 1) * self._together]
+        own = batch[share_of(len(batch), self._rank, self._size)]
+        return self._arrays_of(own, [*key, 1, number, self._rank])
 
 
 def _stacked(items: Sequence[Any], numbers: np.ndarray) -> list[np.ndarray]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from latte.model.buffers import FIRST_ITEM
 from latte.model.checks import check_flags, is_integer
 from latte.model.ensemble import Ensemble
 from latte.model.ensemble_kinds import AccuracyEnsemble, DataEnsemble
@@ -28,6 +29,9 @@ from latte.runtime.variants import Compile, Variants
 from swirl.errors import DataError, TrainingError, about
 from swirl.ir.buffers import Buffer
 from swirl.run.runner import Runner
+
+AddUp = Callable[[Executable, str], None]
+"""Adds up what is in a storage over processes, in its place."""
 
 
 class Session:
@@ -241,19 +245,52 @@ class Session:
 
     # --- phases ---------------------------------------------------------------------------------------------
     @one_at_a_time
-    def forward(self) -> None:
-        """See :meth:`latte.net.Net.forward`."""
+    def forward(self, add_up: AddUp | None = None) -> None:
+        """See :meth:`latte.net.Net.forward`.
+
+        Args:
+            add_up: adds up sums over the items of a batch that several processes share, by their storage; without it,
+                the batch is this process's alone.
+        """
         self.settle()
         executable = self._training()
         if self.unchecked and any(buffer.role == "state" for buffer in executable.buffers.values()):
             check_finite({name: executable.read(f"{name}.value") for name in sorted(self.unchecked)})
             self.unchecked.clear()
-        if "net.step" in executable.arrays:
-            executable.arrays["net.step"][0] += 1
-        executable.run("forward")
+        self._count_step()
+        if add_up is None:
+            executable.run("forward")
+        else:
+            sums = executable.batch_sums("forward")
+            for end in executable.run_in_parts("forward", [place for place, _ in sums]):
+                for storage in (name for place, name in sums if place == end):
+                    add_up(executable, storage)
         run_forward(self._in_python, executable)
         self.has_run.add("forward")
         self._measure()
+
+    @one_at_a_time
+    def skip(self) -> None:
+        """What ``forward`` and ``backward`` do of a batch without items, of which other processes compute some: the
+        step counts for random numbers, and nothing is added to the gradients of parameters."""
+        self.settle()
+        self._count_step()
+        self.settle_gradients()
+        self.has_run.update(("forward", "backward"))
+
+    def _count_step(self) -> None:
+        if "net.step" in self.executable.arrays:
+            self.executable.arrays["net.step"][0] += 1
+
+    def place(self, first: int) -> None:
+        """Let the current batch be a part of one that other processes share, for its random numbers.
+
+        Args:
+            first: the place of its first item there; 0 if it is a batch by itself.
+        """
+        arrays = self.whole.arrays  # all executables have these numbers in common
+        if FIRST_ITEM.name in arrays:
+            arrays[FIRST_ITEM.name][0] = first
 
     def infer(self) -> None:
         """The inference phase, without losses and accuracies."""
@@ -288,19 +325,38 @@ class Session:
     @one_at_a_time
     def run_backward(self) -> None:
         """The backward phase, from the gradients that are set."""
+        self._before_backward({})
+        self.executable.run("backward")
+        self._after_backward()
+
+    def backward_in_parts(self, shares: Mapping[str, float], ends: Collection[int]) -> Iterator[int]:
+        """The same for a share of a batch whose other items are computed elsewhere; see
+        :meth:`latte.runtime.executable.Executable.run_in_parts`. Nothing else runs meanwhile.
+
+        Args:
+            shares: by a loss's name, that of its mean over the whole batch which these items have.
+            ends: positions in the phase.
+        """
+        self._before_backward(shares)
+        yield from self.executable.run_in_parts("backward", ends)
+        self._after_backward()
+
+    def _before_backward(self, shares: Mapping[str, float]) -> None:
         executable = self.executable
-        self._weigh_losses()
+        self._weigh_losses(shares)
         self.seeds.before_backward(executable)
         if "net.accumulate" in executable.arrays:
             executable.arrays["net.accumulate"][0] = self._accumulate
-        executable.run("backward")
+
+    def _after_backward(self) -> None:
         self._accumulate = True
         self.has_run.add("backward")
 
-    def _weigh_losses(self) -> None:
-        """Let backward start from the weights that losses have now, where they have been set since the last time; not
-        where the user gives the gradient."""
-        executable, weights = self.executable, {loss.name: loss.loss_weight for loss in self._losses}
+    def _weigh_losses(self, shares: Mapping[str, float]) -> None:
+        """Let backward start from the weights that losses have now, times their share, where they have been set since
+        the last time; not where the user gives the gradient."""
+        executable = self.executable
+        weights = {loss.name: loss.loss_weight * shares.get(loss.name, 1.0) for loss in self._losses}
         for name, weight in weights.items():
             if weight != executable.loss_weights[name] and not self.seeds.gives(name):
                 executable.write(f"{name}.grad", np.full(1, weight))

@@ -7,7 +7,7 @@ import pytest
 from latte import MemoryDataLayer, Net
 from latte.ensemble import Ensemble
 from latte.frontend.lower import lower
-from latte.neuron import Field, Param, State, eachindex, float32, ones, sqrt
+from latte.neuron import Field, Param, State, eachindex, float32, ones, rand, sqrt
 from swirl.errors import BodyError, DeclarationError
 from swirl.ir.validate import validate
 
@@ -315,3 +315,33 @@ def test_padding_is_for_neurons() -> None:
     ensemble = net.add_ensemble(Plain(shape=4))
     with pytest.raises(DeclarationError, match="explicit loops"):
         net.add_connections(data, ensemble, lambda i: range(i), padding=(1,))
+
+
+def test_random_numbers_count_items_first() -> None:
+    class Noise(Ensemble):
+        def forward(self, inputs, value):
+            N, A, B = inputs.shape
+            for a in range(A):
+                for n in range(N):
+                    for b in range(B):
+                        value[n, a, b] = rand() * inputs[n, a, b]
+
+    assert "rand(seed[0], step[0], 256, first_item[0] * 12 + (n * 12 + a * 4 + b))" in lowered(Noise).text
+
+
+def test_random_numbers_of_no_item_are_the_same_in_all_processes() -> None:
+    class Noise(Ensemble):
+        noise = Field("a")
+
+        def forward(self, inputs, value, noise):
+            N, A, B = inputs.shape
+            for a in range(A):
+                noise[a] = rand()
+            for n in range(N):
+                for a in range(A):
+                    for b in range(B):
+                        value[n, a, b] = noise[a] * inputs[n, a, b]
+
+    program = lowered(Noise)
+    assert "rand(seed[0], step[0], 256, a)" in program.text
+    assert "net.first_item" not in {buffer.name for buffer in program.buffers.values()}

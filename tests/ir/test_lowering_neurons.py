@@ -260,7 +260,9 @@ def test_training_is_a_constant() -> None:
     ensemble = net.add_ensemble(Ensemble(Phase, (4, 5), ("k", "y")))
     net.add_one_to_one_connections(data, ensemble)
     training = validate(lower(ensemble, "forward", batch_size=3))
-    assert body_of(training) == ["value[n, k, y] = rand(seed[0], step[0], 256, n * 20 + k * 5 + y) * inputs[n, k, y]"]
+    assert body_of(training) == [
+        "value[n, k, y] = rand(seed[0], step[0], 256, first_item[0] * 20 + (n * 20 + k * 5 + y)) * inputs[n, k, y]"
+    ]
     assert (training.buffers["seed"].name, training.buffers["seed"].role) == ("net.seed", "scalar")
     inference = lower(ensemble, "forward", batch_size=3, training=False)
     assert body_of(inference) == ["value[n, k, y] = stop_gradient(inputs[n, k, y])"]

@@ -56,6 +56,21 @@ def test_opcheck(build: Any) -> None:
     torch.library.opcheck(torch.ops.latte.forward.default, (*call, True))
 
 
+def test_gradients_are_ready_layer_by_layer() -> None:
+    """``DistributedDataParallel`` sends those of later layers while backward of earlier ones is still to come: what it
+    is told by, the hooks of parameters, fires in this order."""
+    first, second = module(), module()
+    told: list[str] = []
+    for name, each in (("first", first), ("second", second)):
+        for parameter in each.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: told.append(name))
+    between = first(tensor())
+    between.register_hook(lambda _: told.append("backward of the first begins"))
+    second(between).sum().backward()
+    later, earlier = (["second"] * len(list(second.parameters())), ["first"] * len(list(first.parameters())))
+    assert told == [*later, "backward of the first begins", *earlier]
+
+
 SCRIPT = """
 import sys, torch, torch.distributed as dist
 from torch import nn

@@ -95,3 +95,27 @@ def test_one_element_has_its_place_in_the_joined_dimension(element: str, place: 
 def test_an_element_that_moves_is_refused() -> None:
     with pytest.raises(Refused, match="x"):
         COMMANDS["flatten"](differences("n, 0"), ["h", "w"])
+
+
+def noise(index: str) -> Program:
+    scalars = {name: Buffer(f"net.{name}", (1,), "int32", "scalar") for name in ("seed", "first")}
+    text = f"""
+for n in range(3):
+    for h in range(5):
+        for w in range(7):
+            y[n, h, w] = rand(seed[0], 0, 1, {index})
+"""
+    return parse_program(text, {"y": Buffer("net.y", (3, 5, 7), role="state"), **scalars})
+
+
+def test_a_random_number_may_count_from_where_a_scalar_says(target: Target) -> None:
+    before = noise("first[0] * 35 + (n * 35 + h * 7 + w)")
+    after = COMMANDS["flatten"](before, ["h", "w"])
+    assert "rand(seed[0], 0, 1, first[0] * 35 + (n * 35 + hw))" in after.text
+    assert_compiles_to_same(assert_same(before, after), target)
+
+
+@pytest.mark.parametrize("index", ["first[0] * h + (n * 35 + h * 7 + w)", "first[0] * 35 + (n * 35 + w * 7 + h)"])
+def test_a_random_number_that_counts_otherwise_is_refused(index: str) -> None:
+    with pytest.raises(Refused, match="does not count h, w as neighbouring dimensions"):
+        COMMANDS["flatten"](noise(index), ["h", "w"])

@@ -53,7 +53,10 @@ LAYERS = (
     LibraryLayer(
         "BatchNormLayer",
         _batch_norm,
-        cases={"batch norm": Case(one_source((7, 17), (3, 17, 5, 7), (2, 33, 4, 8)))},
+        cases={
+            "batch norm": Case(one_source((7, 17), (3, 17, 5, 7), (2, 33, 4, 8))),
+            "batch norm by sums": Case(one_source((7, 17), (3, 17, 5, 7)), {"synchronised": True}),
+        },
         measured={"batch-norm": Measured()},
         random={"batch_norm": InRandomNets(exact=False)},
     ),

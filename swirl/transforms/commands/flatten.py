@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
 
 from swirl.errors import CommandError
@@ -198,7 +200,10 @@ class _Join(Transformer):
         if unparse(node.func) != "rand" or not names_in(node.args[-1]) & set(self.group):
             return self.generic_visit(node)
         *others, index = node.args
-        form = affine(index, self.once, fix=True)
+        addends = _addends(index)
+        # What a run-time scalar says is no part of an affine form, and does not move with the loops.
+        fixed = [each for each in addends if not names_in(each) & set(self.group) and affine(each) is None]
+        form = affine(_sum([each for each in addends if each not in fixed]), self.once, fix=True)
         steps = [prod(self.extents[position + 1 :]) for position in range(len(self.group))]
         unit = form.coefficient(self.group[-1]) if form is not None else 0
         if form is None or [form.coefficient(var) for var in self.group] != [step * unit for step in steps]:
@@ -207,7 +212,7 @@ class _Join(Transformer):
         if any(rest.mentions(var) for var in self.group):
             raise self.fail(node, f"does not count {', '.join(self.group)} as neighbouring dimensions")
         joined = rest.add(Affine({self.var: unit}, 0, {self.var: expr(self.var)}))
-        return ast.Call(node.func, [*(self.visit(other) for other in others), joined.to_expr()], [])
+        return ast.Call(node.func, [*(self.visit(other) for other in others), _sum([*fixed, joined.to_expr()])], [])
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         indices = subscripts(node)
@@ -233,6 +238,18 @@ class _Join(Transformer):
             raise self.fail(node, "is flattened in other dimensions elsewhere")
         others = [self.visit(index) for index in (*indices[:dim], *indices[dim + len(self.group) :])]
         return reference(name, [*others[:dim], expr(self.var), *others[dim:]], isinstance(node.ctx, ast.Store))
+
+
+def _addends(node: ast.expr) -> list[ast.expr]:
+    """The parts of a sum."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_addends(node.left), *_addends(node.right)]
+    return [node]
+
+
+def _sum(parts: Sequence[ast.expr]) -> ast.expr:
+    """The sum of one part or more."""
+    return reduce(lambda left, right: ast.BinOp(left, ast.Add(), right), parts)
 
 
 def _with_elements(program: Program, nest: Nest, joined: dict[str, tuple[int, int]]) -> Nest:
