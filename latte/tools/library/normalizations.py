@@ -12,8 +12,8 @@ GROUPS = 8
 """Of channels, where they are measured."""
 
 
-def _batch_norm(torch: Any, x: Any, gamma: Any, beta: Any, epsilon: float = 1e-5) -> Any:
-    """In training. The running statistics are its own."""
+def _batch_norm(torch: Any, x: Any, gamma: Any, beta: Any, epsilon: float = 1e-5, synchronised: bool = False) -> Any:
+    """In training. The running statistics are its own; one process has the sums of all by itself."""
     mean, var = torch.zeros_like(gamma).flatten(), torch.ones_like(gamma).flatten()
     return torch.nn.functional.batch_norm(x, mean, var, gamma.flatten(), beta.flatten(), training=True, eps=epsilon)
 
