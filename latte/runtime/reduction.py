@@ -14,7 +14,9 @@ from latte.runtime.session import AddUp, Session
 from swirl.ir.buffers import Buffer
 
 BUCKET_BYTES = 2**23
-"""Gradients are added up together from so many bytes on: each call takes some time by itself."""
+"""Small gradients are added up together, copied into so many bytes: each call takes some time by itself."""
+LARGE_BYTES = 2**20
+"""A gradient of so many is added up where it lies: copying it takes longer than a call."""
 
 
 @dataclass(frozen=True)
@@ -146,18 +148,22 @@ def _ready(executable: Executable, names: frozenset[str]) -> dict[str, int]:
 
 
 def _filled(gradients: Sequence[Buffer], alike: Collection[str]) -> Iterator[Bucket]:
-    """Buckets of gradients in this order: of a few bytes more than :data:`BUCKET_BYTES`, of one type, and of what is
-    laid out alike, or is not."""
-    for _, same in groupby(gradients, key=lambda each: (each.dtype, each.name in alike)):
+    """Buckets of gradients in this order: a large one by itself, small ones of a few bytes more than
+    :data:`BUCKET_BYTES` together; of one type, and of what is laid out alike, or is not."""
+    for (_, is_alike), same in groupby(gradients, key=lambda each: (each.dtype, each.name in alike)):
         names: list[str] = []
         held = 0
         for gradient in same:
+            if gradient.nbytes >= LARGE_BYTES:
+                yield Bucket([gradient.name], not is_alike)
+                continue
             if held >= BUCKET_BYTES:
-                yield Bucket(names, names[0] not in alike)
+                yield Bucket(names, not is_alike)
                 names, held = [], 0
             names.append(gradient.name)
             held += gradient.nbytes
-        yield Bucket(names, names[0] not in alike)
+        if names:
+            yield Bucket(names, not is_alike)
 
 
 def _ends(executable: Executable, buckets: Sequence[Bucket]) -> list[int]:
