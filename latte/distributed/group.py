@@ -88,11 +88,15 @@ def _initialise(timeout: float) -> None:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
         atexit.register(_leave)
     except RuntimeError as error:
-        raise TrainingError(
-            f"rank {rank} of {size}: not all processes have come within {timeout:g} s: {_first_line(error)}",
-            location=user_location(),
-            way_out="start torchrun on all machines, and look at what each has printed",
-        ) from error
+        raise _not_all(rank, size, timeout, _first_line(error)) from error
+
+
+def _not_all(rank: int, size: int, timeout: float, why: str) -> TrainingError:
+    return TrainingError(
+        f"rank {rank} of {size}: not all processes have come within {timeout:g} s: {why}",
+        location=user_location(),
+        way_out="start torchrun on all machines, and look at what each has printed",
+    )
 
 
 def _leave() -> None:
@@ -117,11 +121,7 @@ def _of_this_start(store: dist.Store, rank: int, size: int, timeout: float) -> d
     while others:
         if monotonic() > end:
             missing = ", ".join(f"rank {other}" for other in sorted(others))
-            raise TrainingError(
-                f"rank {rank} of {size}: not all processes have come within {timeout:g} s: {missing} missing",
-                location=user_location(),
-                way_out="start torchrun on all machines, and look at what each has printed",
-            )
+            raise _not_all(rank, size, timeout, f"{missing} missing")
         if rank != 0:
             if meeting.check([f"answer/{name}"]):
                 name, others = meeting.get(f"answer/{name}").decode(), set()

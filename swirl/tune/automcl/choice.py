@@ -15,6 +15,7 @@ from swirl.errors import LatteError
 from swirl.target.targets import Target
 from swirl.tune.automcl.complexity import DNMM332, PRODUCTS, RPMMV
 from swirl.tune.automcl.trees import Trees
+from swirl.tune.stored import stored
 
 FEW_ROWS = 16
 """Rows of a product up to which TVM takes DNMM, and :func:`opt_schedule` its better form."""
@@ -83,7 +84,11 @@ class ScheduleChoice:
 
 def choice_file(folder: Path, target: str) -> Path:
     """Where a folder has the choice for a target."""
-    return folder / f"automcl_{target}.json"
+    return folder / _file_name(target)
+
+
+def _file_name(target: str) -> str:
+    return f"automcl_{target}.json"
 
 
 def load_choice(target: Target, machine: str, threads: int, folders: Sequence[Path]) -> ScheduleChoice | None:
@@ -99,10 +104,5 @@ def load_choice(target: Target, machine: str, threads: int, folders: Sequence[Pa
     Raises:
         LatteError: one is damaged.
     """
-    for folder in folders:
-        path = choice_file(folder, target.name)
-        if path.exists():
-            found = ScheduleChoice.read(path.read_text(encoding="utf-8"), str(path))
-            if (found.machine, found.threads) == (machine, threads):
-                return found
-    return None
+    found = (ScheduleChoice.read(*each) for each in stored(_file_name(target.name), folders))
+    return next((each for each in found if (each.machine, each.threads) == (machine, threads)), None)

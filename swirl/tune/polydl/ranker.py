@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from swirl.errors import LatteError
 from swirl.target.targets import Target
 from swirl.tune.polydl.caches import LEVELS, Statistics
+from swirl.tune.stored import stored
 
 LAYERS = ((64, "relu"), (32, "relu"), (16, "softsign"), (8, "relu"), (2, "softmax"))
 """Neurons and activation of each layer (figure 6)."""
@@ -139,7 +139,11 @@ ACTIVATIONS = {
 
 def weights_file(folder: Path, target: str) -> Path:
     """Where a folder has the ranker of a target."""
-    return folder / f"polydl_ranker_{target}.json"
+    return folder / _file_name(target)
+
+
+def _file_name(target: str) -> str:
+    return f"polydl_ranker_{target}.json"
 
 
 def load_ranker(target: Target, folders: Sequence[Path]) -> Ranker | None:
@@ -153,11 +157,5 @@ def load_ranker(target: Target, folders: Sequence[Path]) -> Ranker | None:
     Raises:
         LatteError: it is damaged.
     """
-    for folder in folders:
-        path = weights_file(folder, target.name)
-        if path.exists():
-            return Ranker.read(path.read_text(encoding="utf-8"), str(path))
-    shipped = files("swirl.tune.polydl").joinpath(f"rankers/{target.name}.json")
-    if shipped.is_file():
-        return Ranker.read(shipped.read_text(encoding="utf-8"), f"{target.name}.json")
-    return None
+    every = stored(_file_name(target.name), folders, "swirl.tune.polydl", f"rankers/{target.name}.json")
+    return next((Ranker.read(*each) for each in every), None)

@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from swirl.errors import LatteError
@@ -26,6 +25,7 @@ from swirl.ir.buffers import Buffer
 from swirl.ir.nest import Program, parse_program
 from swirl.target.targets import Target
 from swirl.tune.candidates import Subject
+from swirl.tune.stored import stored
 from swirl.tune.ttile.schemes import Scheme, T, U, V
 
 MOST_COPIES = 16
@@ -217,7 +217,11 @@ class KernelTable:
 
 def table_file(folder: Path, target: str) -> Path:
     """Where a folder has the table of a target."""
-    return folder / f"microkernels_{target}.json"
+    return folder / _file_name(target)
+
+
+def _file_name(target: str) -> str:
+    return f"microkernels_{target}.json"
 
 
 def load_table(target: Target, machine: str, folders: Sequence[Path]) -> KernelTable:
@@ -232,14 +236,8 @@ def load_table(target: Target, machine: str, folders: Sequence[Path]) -> KernelT
     Raises:
         LatteError: one is damaged.
     """
-    found = []
-    for folder in folders:
-        path = table_file(folder, target.name)
-        if path.exists():
-            found.append(KernelTable.read(path.read_text(encoding="utf-8"), str(path)))
-    shipped = files("swirl.tune.ttile").joinpath(f"tables/{target.name}.json")
-    if shipped.is_file():
-        found.append(KernelTable.read(shipped.read_text(encoding="utf-8"), f"{target.name}.json"))
+    every = stored(_file_name(target.name), folders, "swirl.tune.ttile", f"tables/{target.name}.json")
+    found = [KernelTable.read(*each) for each in every]
     same = [each for each in found if each.machine == machine and each.kept]
     for each in (*same, *found):
         if each.kept:
