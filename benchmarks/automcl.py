@@ -88,11 +88,11 @@ from swirl.tune.automcl.search import AUTOTVM, annealing_search, configuration_s
 from swirl.tune.automcl.space import CHOSEN_AMONG, Configurations, configuration_of
 from swirl.tune.candidates import Subject
 from swirl.tune.divisors import divisors
-from swirl.tune.evaluation import Evaluator, line_of
-from swirl.tune.log import MEASURED, CandidateLine, Log, read_log
+from swirl.tune.evaluation import Evaluator, Timed, line_of
+from swirl.tune.log import CandidateLine, Log, read_log
 from swirl.tune.replay import best_after, replayed
-from swirl.tune.searches import random_search, regression_search
-from swirl.tune.spaces import ListedPool
+from swirl.tune.searches import random_search, regression_search, run_search
+from swirl.tune.spaces import Draw, ListedPool
 
 FOLDER = Path(__file__).with_name("tuning")
 TRIALS, SMALL_TRIALS = 16, 8
@@ -231,25 +231,23 @@ def _searched(
         return None
     pool = ListedPool(space, machine.target, machine.rates, machine.threads, machine.level3_bytes)
     steps = configuration_search(pool, Random(crc32(f"{size} {schedule} {kind}".encode())))
-    best, tried = None, 0
-    batch = next(steps, None)
-    while batch and tried < trials:
+    found: list[Timed] = []
+
+    def measured(batch: Sequence[Draw]) -> list[float | None]:
         timed = evaluator.measure([draw.point.candidate for draw in batch])
-        tried += len(timed)
-        for each in timed:
-            if each.outcome == MEASURED and (best is None or (each.ratio or 1) < (best.ratio or 1)):
-                best = each
-        try:
-            batch = steps.send([each.ratio for each in timed])
-        except StopIteration:
-            break
-    if best is None:
+        found.extend(timed)
+        return [each.ratio for each in timed]
+
+    run_search(steps, measured, lambda: len(found) < trials)
+    ratios = [(each.ratio, number) for number, each in enumerate(found) if each.ratio is not None]
+    if not ratios:
         return None
+    best = found[min(ratios)[1]]
     m, k, n = size
     misses = min(c_m(schedule, each.tile(m, k, n, filtered.line)) for each in some)
     seconds = lower_quartile(best.seconds), lower_quartile(best.beside)
     made = machine.target.name, machine.name, machine.threads
-    return Row(m, k, n, schedule, kind, *seconds, tried, len(every), misses, *made)
+    return Row(m, k, n, schedule, kind, *seconds, len(found), len(every), misses, *made)
 
 
 # --- figures ------------------------------------------------------------------------------------------------

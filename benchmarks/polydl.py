@@ -29,7 +29,7 @@ from time import perf_counter
 
 import click
 from rich.table import Table
-from searched import Bench, Work, convolution, onednn
+from searched import Bench, Work, convolution, onednn, product
 
 from latte.tools.bench.report import machine, report_console
 from latte.tools.results import write_results
@@ -38,10 +38,6 @@ from latte.tools.tune.schemes import hierarchy_of
 from latte.tools.tune.session import Machine
 from swirl.build.cache import cache_folder
 from swirl.errors import LatteError
-from swirl.ir.buffers import Buffer
-from swirl.ir.nest import parse_program
-from swirl.schedule.rules.schedule import FOR_RECIPES
-from swirl.tune.candidates import Subject
 from swirl.tune.polydl.caches import Hierarchy
 from swirl.tune.polydl.ranker import Ranker, load_ranker
 from swirl.tune.polydl.variants import Variants
@@ -206,17 +202,9 @@ def convolutions(nets: Sequence[str], only: str, every: int, found_on: Machine) 
 
 def products(only: str, found_on: Machine) -> Iterator[Work]:
     """Those of table 1; the schedule that they have is the default one."""
-    for name, (rows, columns, length) in PRODUCTS.items():
-        if only not in name:
-            continue
-        text = f"for i in range({rows}):\n for j in range({columns}):\n  for k in range({length}):\n"
-        shapes = {"C": (rows, columns), "A": (rows, length), "B": (length, columns)}
-        buffers = {each: Buffer(f"product.{each}", shape, per_item=False) for each, shape in shapes.items()}
-        program = parse_program(f"{text}   C[i, j] += A[i, k] * B[k, j]", buffers, name="product")
-        subject = Subject.alone(program, "forward", (), found_on.target)
-        known = subject.by(FOR_RECIPES.functions["forward"])
-        operations, items = 2 * rows * columns * length, found_on.threads
-        yield Work("products", name, (rows, columns, length), operations, items, subject, known)
+    for name, shape in PRODUCTS.items():
+        if only in name:
+            yield product(name, shape, found_on)
 
 
 # --- measuring ----------------------------------------------------------------------------------------------

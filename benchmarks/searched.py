@@ -3,27 +3,30 @@ oneDNN in a process of its own."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from random import Random
 
 import click
+from sides import Asked, SideFailed, SideProcess
 
 from latte import ConvLayer, MemoryDataLayer, Net
 from latte.tools.tune.session import Known, Machine, results_of
 from latte.tools.tune.subjects import tunables
 from swirl.build.cache import cache_folder
 from swirl.config import child_environment, settings
+from swirl.ir.buffers import Buffer
+from swirl.ir.nest import parse_program
+from swirl.schedule.rules.schedule import FOR_RECIPES
 from swirl.target.machine import resolve_target
 from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.evaluation import Evaluator
 from swirl.tune.log import Log, SubjectLine, commands_to_line, read_log, subject_key, to_line
-from swirl.tune.searches import BATCH
-from swirl.tune.spaces import Point, Pool, Space
+from swirl.tune.methods import METHODS
+from swirl.tune.searches import BATCH, run_search
+from swirl.tune.spaces import Around, Decided, Draw, Point, Pool, Several, Space
 from swirl.tune.ttile.microkernels import MicroKernel, load_table
 
 RUNS = 9
@@ -42,6 +45,7 @@ class Work:
         items: of a batch.
         subject: its forward phase.
         known: the schedule that it has.
+        space: that ``latte tune`` searches by default.
     """
 
     net: str
@@ -51,6 +55,7 @@ class Work:
     items: int
     subject: Subject
     known: Candidate
+    space: Space
 
     @property
     def kind(self) -> str:
@@ -73,7 +78,26 @@ def convolution(net_name: str, name: str, shape: tuple[int, ...], found_on: Mach
     (tunable, *_), _ = tunables(net, found_on.target, found_on.threads, [layer.name], ["forward"])
     pixels = prod((extent + 2 * pad - kernel) // stride + 1 for extent in (height, width))
     operations = 2 * items * pixels * filters * channels * kernel * kernel
-    return Work(net_name, name, shape, operations, items, tunable.subject, tunable.known)
+    return Work(net_name, name, shape, operations, items, tunable.subject, tunable.known, tunable.space)
+
+
+def product(name: str, shape: tuple[int, int, int], found_on: Machine) -> Work:
+    """A product of matrices by itself; the schedule that it has is the default one.
+
+    Args:
+        name: of it.
+        shape: rows, columns, length.
+        found_on: the machine that it is for.
+    """
+    rows, columns, length = shape
+    text = f"for i in range({rows}):\n for j in range({columns}):\n  for k in range({length}):\n"
+    shapes = {"C": (rows, columns), "A": (rows, length), "B": (length, columns)}
+    buffers = {each: Buffer(f"product.{each}", extents, per_item=False) for each, extents in shapes.items()}
+    program = parse_program(f"{text}   C[i, j] += A[i, k] * B[k, j]", buffers, name="product")
+    subject = Subject.alone(program, "forward", (), found_on.target)
+    known = subject.by(FOR_RECIPES.functions["forward"])
+    space = Several([Around(subject, known.commands), Decided(subject, ())])
+    return Work("products", name, shape, 2 * rows * columns * length, found_on.threads, subject, known, space)
 
 
 @dataclass(frozen=True)
@@ -113,6 +137,11 @@ class Bench:
         found_on = Machine.measured(resolve_target(target), threads or settings().threads)
         return cls(found_on, Log(out), Known.of(list(read_log(out)) if resume else [], found_on), out)
 
+    def pool(self, space: Space) -> Pool:
+        """What a search draws from a space."""
+        found_on = self.machine
+        return Pool(space, found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes)
+
     @property
     def table(self) -> tuple[MicroKernel, ...]:
         """The micro-kernels of the machine."""
@@ -127,12 +156,12 @@ class Bench:
             points: None for one that was refused.
             method: for the log.
         """
-        found_on, key, ratios = self.machine, subject_key(work.subject, self.machine.threads), {work.known.key: 1.0}
-        pool = Pool(space, found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes)
+        key, ratios = subject_key(work.subject, self.machine.threads), {work.known.key: 1.0}
+        pool = self.pool(space)
         every = list(points)
         different = {point.key: point for point in every if point is not None and point.key not in ratios}
         refused = every.count(None)
-        with Evaluator(work.subject, work.known, found_on.threads, work.items, click.echo) as evaluator:
+        with self.evaluator(work) as evaluator:
             self.log.tell(self._line(work, key))
             draws = [pool.add(point) for point in different.values()]
             for start in range(0, len(draws), BATCH):
@@ -144,6 +173,39 @@ class Bench:
                     else:
                         ratios[draw.point.key] = timed.ratio
             return Measured(ratios, refused, evaluator.best)
+
+    def evaluator(self, work: Work) -> Evaluator:
+        """What measures candidates of a layer beside the schedule that it has."""
+        return Evaluator(work.subject, work.known, self.machine.threads, work.items, click.echo)
+
+    def found(self, work: Work, space: Space, method: str, trials: int, seed: int) -> Candidate:
+        """The fastest of as many candidates as a search may measure; the schedule that the layer has is one.
+
+        Args:
+            work: the layer.
+            space: that is searched.
+            method: of :data:`swirl.tune.methods.METHODS`.
+            trials: candidates.
+            seed: of the search.
+        """
+        key, count, best = subject_key(work.subject, self.machine.threads), 0, (1.0, work.known)
+        pool = self.pool(space)
+        pool.seen.add(work.known.key)
+        with self.evaluator(work) as evaluator:
+            self.log.tell(self._line(work, key))
+
+            def measured(batch: Sequence[Draw]) -> list[float | None]:
+                nonlocal best, count
+                some = batch[: trials - count]
+                count += len(some)
+                found = results_of(some, evaluator, key, self.known, self.log, method, seed)
+                for draw, timed in zip(some, found, strict=True):
+                    if timed.ratio is not None and timed.ratio < best[0]:
+                        best = timed.ratio, draw.point.candidate
+                return [timed.ratio for timed in found]
+
+            run_search(METHODS[method](pool, Random(seed)), measured, lambda: count < trials)
+        return best[1]
 
     def _line(self, work: Work, key: str) -> SubjectLine:
         shapes = {name: list(buffer.shape) for name, buffer in work.subject.program.buffers.items()}
@@ -166,16 +228,9 @@ class Bench:
 
 def onednn(kind: str, shape: Sequence[int], threads: int) -> float:
     """Seconds of oneDNN, in PyTorch; 0 where it is missing."""
-    asked = {"kind": kind, "shape": list(shape), "threads": threads, "runs": RUNS}
-    script = str(Path(__file__).with_name("searched_torch.py"))
-    done = subprocess.run(
-        [sys.executable, script, json.dumps(asked)],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        click.echo(f"oneDNN: {done.stderr.strip().splitlines()[-1:]}", err=True)
+    try:
+        with SideProcess("searched_torch.py", Asked(kind, tuple(shape), threads), child_environment()) as side:
+            return sorted(side.seconds(RUNS))[RUNS // 4]
+    except SideFailed as failed:
+        click.echo(f"oneDNN: {failed}", err=True)
         return 0.0
-    return float(sorted(json.loads(done.stdout))[RUNS // 4])

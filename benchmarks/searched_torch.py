@@ -1,65 +1,51 @@
-"""PyTorch's (oneDNN's) side of tables of searches, in a process of its own: seconds of a convolution or a product.
+"""PyTorch's (oneDNN's) side of tables of searches, see :mod:`sides`.
 
-    python benchmarks/searched_torch.py '{"kind": "conv", "shape": [...], "threads": 2, "runs": 9}'
-
-The shape of a convolution is batch, channels, height, width, filters, kernel, stride, padding; that of a product rows,
-columns, length. Between short runs something else is read, as between those of our side: caches do not hold the
-operands. A convolution is timed with tensors as they come and with channels innermost; the faster one counts.
+A convolution is timed with tensors as they come and with channels innermost; the faster one counts.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
+import numpy as np
 import torch
+from sides import Asked, Prepared, serve
 from torch.nn import functional
 
-FLUSHED = 1 << 25
-"""Numbers that are read between runs: 128 MiB."""
-LONG = 0.02
-"""Seconds of a run from which on what is left in the caches does not matter."""
+TRIED = 5
+"""Runs of each form of a convolution, before one is chosen."""
 
 
-def operations(kind: str, shape: list[int]) -> Iterator[Callable[[], object]]:
-    """What is timed."""
-    if kind == "product":
-        rows, columns, length = shape
-        a, b, c = torch.randn(rows, length), torch.randn(length, columns), torch.zeros(rows, columns)
-        yield lambda: c.addmm_(a, b)
-        return
-    batch, channels, height, width, filters, kernel, stride, pad = shape
-    x, w = torch.randn(batch, channels, height, width), torch.randn(filters, channels, kernel, kernel)
-    bias = torch.randn(filters)
-    yield lambda: functional.conv2d(x, w, bias, stride, pad)
-    inner, inner_w = (each.to(memory_format=torch.channels_last) for each in (x, w))
-    yield lambda: functional.conv2d(inner, inner_w, bias, stride, pad)
+def prepare(asked: Asked, operands: Sequence[np.ndarray]) -> Prepared:
+    """The faster form of the work."""
+    torch.set_num_threads(asked.threads)
+    torch.inference_mode().__enter__()  # for as long as the process lives
+    given = [torch.from_numpy(each) for each in operands]
+    if asked.kind == "product":
+        a, b = given
+        c = torch.zeros(asked.result)
+        return Prepared(lambda: torch.mm(a, b, out=c), c.numpy)
+    x, weights, bias = given
+    *_, stride, pad = asked.shape
+    inner, inner_weights = (each.to(memory_format=torch.channels_last) for each in (x, weights))
+    forms: list[Callable[[], torch.Tensor]] = [
+        lambda: functional.conv2d(x, weights, bias, stride, pad),
+        lambda: functional.conv2d(inner, inner_weights, bias, stride, pad),
+    ]
+    run = min(forms, key=_least)
+    return Prepared(run, lambda: run().contiguous().numpy())
 
 
-def timed(operation: Callable[[], object], runs: int, other: torch.Tensor) -> list[float]:
-    """Seconds of each run."""
+def _least(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of some runs."""
     found = []
-    for _ in range(runs + 2):  # two warm up
-        if not found or found[-1] < LONG:
-            other.sum()
+    for _ in range(TRIED):
         start = perf_counter()
-        operation()
+        run()
         found.append(perf_counter() - start)
-    return found[2:]
-
-
-def main() -> None:
-    """Print the seconds of the faster form."""
-    asked = json.loads(sys.argv[1])
-    torch.set_num_threads(asked["threads"])
-    torch.manual_seed(0)
-    other = torch.ones(FLUSHED)
-    with torch.inference_mode():
-        times = [timed(each, asked["runs"], other) for each in operations(asked["kind"], asked["shape"])]
-    print(json.dumps(min(times, key=min)))
+    return min(found)
 
 
 if __name__ == "__main__":
-    main()
+    serve(prepare)

@@ -130,19 +130,24 @@ class Function:
         parameters: Sequence[Tensor],
         states: Sequence[Tensor],
         seed: int,
-        variant: Variant,
+        bound: Bound,
     ) -> list[Tensor]:
         """The outputs of a call; if it is not for inference, what it leaves for :meth:`backward`; and, in training, the
-        running statistics after it."""
+        running statistics after it.
+
+        Args:
+            inputs, parameters, states: of the call.
+            seed: of its random numbers.
+            bound: its kernels.
+        """
         items = inputs[0].shape[0]
-        bound = self.bound(variant, items)
         found = self.new_results(items, states, bound)
         results, after = found[: bound.results], found[bound.results :]
         if after:
             torch._foreach_copy_(after, list(states))
         if items:
             brought = *self._whole(inputs), *parameters, *(after or states), *results
-            self._run(bound, PHASES[variant.purpose], brought, items, seed)
+            self._run(bound, PHASES[bound.variant.purpose], brought, items, seed)
         return found
 
     def backward(
@@ -155,7 +160,7 @@ class Function:
         saved: Tensor,
         seed: int,
         items: int,
-        variant: Variant,
+        bound: Bound,
     ) -> list[Tensor]:
         """The gradients of inputs that are not whole numbers, if they are wanted, and of the parameters that are.
 
@@ -163,9 +168,8 @@ class Function:
             gradients: of the outputs.
             inputs, parameters, states, outputs: of the call; those that backward does not need may be anything.
             saved: what the call has left.
-            seed, items, variant: of the call.
+            seed, items, bound: of the call.
         """
-        bound = self.bound(variant, items)
         found = self.new_gradients(items, bound)
         for number in bound.zero if items else range(len(found)):
             found[number].zero_()

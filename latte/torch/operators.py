@@ -38,7 +38,8 @@ def inference(
 ) -> list[Tensor]:
     found = function_of(function)
     found.check(inputs, parameters, states)
-    return found.forward(inputs, parameters, states, 0, found.variant("inference", inputs, parameters, capacity))
+    bound = found.bound(found.variant("inference", inputs, parameters, capacity), inputs[0].shape[0])
+    return found.forward(inputs, parameters, states, 0, bound)
 
 
 def _forward(
@@ -54,8 +55,8 @@ def _forward(
 ) -> list[Tensor]:
     found = function_of(function)
     found.check(inputs, parameters, states)
-    variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
-    return found.forward(inputs, parameters, states, _number(seed), variant)
+    bound = found.bound(found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs), inputs[0].shape[0])
+    return found.forward(inputs, parameters, states, _number(seed), bound)
 
 
 def _backward(
@@ -76,7 +77,8 @@ def _backward(
 ) -> list[Tensor]:
     found = function_of(function)
     variant = _variant(gradients, capacity, purpose, channels_last, wanted, of_inputs, found)
-    return found.backward(gradients, inputs, parameters, states, outputs, saved, _number(seed), items, variant)
+    bound = found.bound(variant, items)
+    return found.backward(gradients, inputs, parameters, states, outputs, saved, _number(seed), items, bound)
 
 
 def _variant(
@@ -158,35 +160,39 @@ class _Call(torch.autograd.Function):
         function, capacity, purpose, wanted, of_inputs = settings
         first, second = lengths
         inputs, parameters, states = list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
-        arguments = inputs, parameters, states, seed, function, capacity, purpose, wanted, of_inputs
+        items, known = inputs[0].shape[0], function_of(function)
+        known.check(inputs, parameters, states)
+        bound = known.bound(known.variant(purpose, inputs, parameters, capacity, wanted, of_inputs), items)
         if are_plain(tensors):
-            found = _forward(*arguments)
+            found = known.forward(inputs, parameters, states, _number(seed), bound)
         else:
+            arguments = inputs, parameters, states, seed, function, capacity, purpose, wanted, of_inputs
             with torch._C._AutoDispatchBelowAutograd():
                 found = torch.ops.latte.forward(*arguments)
-        known = function_of(function)
-        variant = known.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
-        items = inputs[0].shape[0]
         count = len(known.declared.outputs)
         outputs, saved, changed = found[:count], found[count], found[count + 1 :]
         every = *inputs, *parameters, *(changed or states), *outputs
         empty = saved.new_empty(0)
-        kept = [each if use else empty for each, use in zip(every, known.bound(variant, items).needed, strict=True)]
+        kept = [each if use else empty for each, use in zip(every, bound.needed, strict=True)]
         ctx.save_for_backward(saved, seed, *kept)
         ctx.function = known  # lives as long as its backward may be asked for, though nothing else holds the module
-        ctx.call = settings, variant.channels_last, items, (first, second, len(tensors)), count
+        ctx.call = settings, bound, items, (first, second, len(tensors)), count
         ctx.mark_non_differentiable(saved, *changed)
         return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (function, capacity, purpose, wanted, of_inputs), last, items, (first, second, third), count = ctx.call
+        settings, bound, items, (first, second, third), count = ctx.call
+        function, capacity, purpose, wanted, of_inputs = settings
         saved, seed, *kept = ctx.saved_tensors
         groups = [list(gradients[:count]), kept[:first], kept[first:second], kept[second:third], kept[third:]]
-        arguments = *groups, saved, seed, items, function, capacity, purpose, list(last), wanted, of_inputs
-        plain = are_plain(gradients[:count]) and not torch.is_grad_enabled()
-        left = iter(_backward(*arguments) if plain else torch.ops.latte.backward(*arguments))
-        floats = [each.dtype == "float32" for each in function_of(function).declared.inputs]
+        if are_plain(gradients[:count]) and not torch.is_grad_enabled():
+            left = iter(ctx.function.backward(*groups, saved, _number(seed), items, bound))
+        else:
+            last = list(bound.variant.channels_last)
+            arguments = *groups, saved, seed, items, function, capacity, purpose, last, wanted, of_inputs
+            left = iter(torch.ops.latte.backward(*arguments))
+        floats = [each.dtype == "float32" for each in ctx.function.declared.inputs]
         of_given = [next(left) if of_inputs and each else None for each in floats]
         of_parameters = [next(left) if each else None for each in wanted]
         return None, None, None, *of_given, *of_parameters, *[None] * (third - second)

@@ -11,7 +11,7 @@ from typing import Any
 
 from swirl.cost.time import Demand
 from swirl.tune.log import CandidateLine
-from swirl.tune.searches import SEARCHES, Search, Source
+from swirl.tune.searches import SEARCHES, Search, Source, run_search
 from swirl.tune.spaces import Draw
 
 NEIGHBOURS = 8
@@ -106,15 +106,16 @@ def replayed(
         enough: it ends as well with the batch that has come to this time.
     """
     found: list[float] = []
-    steps = method(LoggedPool(lines), Random(seed))
-    batch = next(steps, None)
-    while batch and (trials is None or len(found) < trials) and min(found, default=enough + 1) > enough:
+
+    def measured(batch: Sequence[Draw]) -> list[float | None]:
         times = [draw.point.line.ratio for draw in batch]  # type: ignore[attr-defined]
-        found += [float("inf") if each is None else each for each in times]
-        try:
-            batch = steps.send(times)
-        except StopIteration:
-            break
+        found.extend(float("inf") if each is None else each for each in times)
+        return times
+
+    def more() -> bool:
+        return (trials is None or len(found) < trials) and min(found) > enough
+
+    run_search(method(LoggedPool(lines), Random(seed)), measured, more)
     return found[:trials]
 
 

@@ -47,6 +47,25 @@ class Source(Protocol):
         """The next new point of the ranking that the space has; None at its end."""
 
 
+def run_search(steps: Search, measure: Callable[[Batch], Times], more: Callable[[], bool]) -> None:
+    """Measure what a search asks for, to its end.
+
+    Args:
+        steps: the search.
+        measure: the seconds of a batch; it remembers what it needs.
+        more: whether another batch is wanted; one that has begun is measured to its end.
+    """
+    batch = next(steps, None)
+    while batch:
+        times = measure(batch)
+        if not more():
+            return
+        try:
+            batch = steps.send(times)
+        except StopIteration:
+            return
+
+
 def _drawn(pool: Source, random: Random, count: int) -> list[Draw]:
     """As many draws, or fewer where one was not found in many tries: there are hardly more."""
     found: list[Draw] = []

@@ -27,6 +27,7 @@ from swirl.tune.log import (
     to_line,
 )
 from swirl.tune.methods import METHODS
+from swirl.tune.searches import run_search
 from swirl.tune.spaces import Draw, ListedPool, ListedSpace, Point, Pool
 
 FINALISTS = 3
@@ -192,15 +193,7 @@ def search(
         if tunable.default is not None and tunable.default.key not in pool.seen:
             times([pool.add(tunable.default)])
         steps = METHODS[tunable.searched_by or method](pool, random)
-        batch = next(steps, None)
-        while batch:
-            result = times(batch)
-            if monotonic() - start >= seconds:
-                break
-            try:
-                batch = steps.send(result)
-            except StopIteration:
-                break
+        run_search(steps, times, lambda: monotonic() - start < seconds)
     found = _confirmed(tunable, machine, items, measured, tell)
     found = replace(found, limit=limit, tried=state.tried, refused=state.refused, measured=evaluator.best)
     key = found.best.key if found.best is not None else ""
