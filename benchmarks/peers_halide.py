@@ -96,11 +96,12 @@ def _scheduled(asked: Asked, arrays: Sequence[np.ndarray], target: Any, seed: in
     pipeline.apply_autoscheduler(target, hl.AutoschedulerParams("Adams2019", chosen))
     pipeline.compile_jit(target)
     value = np.zeros(shape, np.float32)
-    for parameter, array in zip(inputs, arrays, strict=True):
-        parameter.set(hl.Buffer(array))
+    buffers = [hl.Buffer(array) for array in arrays]
+    for parameter, buffer in zip(inputs, buffers, strict=True):
+        parameter.set(buffer)
     written = hl.Buffer(value)
 
-    def run() -> None:
+    def run(held: object = buffers) -> None:  # the pipeline does not keep the arrays' memory
         pipeline.realize(written, target)
 
     return Prepared(run, lambda: value if asked.kind == "product" else value.transpose(0, 3, 1, 2))

@@ -19,6 +19,7 @@ import tvm
 from sides import Asked, Prepared, SideFailed, serve
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
+from tvm.target.codegen import llvm_get_system_cpu
 
 A_ROUND = 8
 """Trials that are compiled and measured together: the model is trained again after each round."""
@@ -62,8 +63,8 @@ def prepare(asked: Asked, operands: Sequence[np.ndarray]) -> Prepared:
 
 def _target(asked: Asked) -> dict[str, Any]:
     """What code is made for; search rules read the number of cores and the width of vectors from it."""
-    cpu = tvm.support.libinfo_host_cpu() if hasattr(tvm.support, "libinfo_host_cpu") else "skylake-avx512"
-    return {"kind": "llvm", "mcpu": cpu if asked.avx512 else "core-avx2", "num-cores": asked.threads}
+    cpu = llvm_get_system_cpu() if asked.avx512 else "core-avx2"
+    return {"kind": "llvm", "mcpu": cpu, "num-cores": asked.threads}
 
 
 def _shape(asked: Asked) -> tuple[int, ...]:
