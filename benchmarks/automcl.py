@@ -234,7 +234,7 @@ def _searched(
     found: list[Timed] = []
 
     def measured(batch: Sequence[Draw]) -> list[float | None]:
-        timed = evaluator.measure([draw.point.candidate for draw in batch])
+        timed = evaluator.measure([draw.point.candidate for draw in batch[: trials - len(found)]])
         found.extend(timed)
         return [each.ratio for each in timed]
 

@@ -1,45 +1,50 @@
-"""Schedules that other systems find for convolutions and products, beside ours and oneDNN, in one run.
+"""Schedules that other systems find for convolutions and products, beside ours and PyTorch, in one run.
 
     python benchmarks/peers.py [--trials 32] [--small] [--only TEXT] [--json FILE]
 
     pip install halide==21.0.0                                                      # what is missing is left out
     pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 psutil xgboost cloudpickle tornado
 
-Each system may measure as many schedules as the others, in its own way: ``latte tune`` by regression, and in the space
-of TTiLE's schemes; Halide's scheduler of 2019, whose first schedule is its model's and the others of random beams;
-TVM's MetaSchedule. Then the fastest that each has found, the schedule that ships, and oneDNN in PyTorch are measured in
-turns, without operands in the caches; what the others compute has been compared with plain NumPy before. Images are
-stored as each system likes them best: ours as the recipe lays them out, PyTorch's as they come or with channels
-innermost, the others' with channels innermost.
+Each search may measure as many schedules as the others: ours by regression, around the schedule that ships and the
+default one; ours in the space of TTiLE's schemes, at random, above a table of micro-kernels; Halide's scheduler of
+2019, whose cost model comes trained; TVM's MetaSchedule, which begins with nothing. The fastest that each has found,
+the schedule that ships, and PyTorch are then measured in turns, the order turned round each time. What the others
+compute is compared with NumPy before. Images lie as each system likes them best: ours as the recipe lays them out,
+PyTorch's as they come or with channels innermost, the others' with channels innermost and zeros around. Weights of ours
+are packed before, PyTorch packs them in each call, the others read them with filters innermost.
 
-A row has shares of the machine's peak; after ``s`` the seconds of the searches. ``--small`` is three convolutions and
-two products with 8 trials: half an hour. Nothing else should run beside.
+A row has shares of the machine's peak; after ``s`` the seconds of the searches, of which TVM compiles on one core. The
+means are over the layers that both have. ``--small`` is three convolutions and two products with 8 trials: half an
+hour. Nothing else should run beside.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import geometric_mean
-from time import monotonic
+from time import monotonic, sleep
 
 import click
 from rich.table import Table
-from searched import Bench, Work, convolution, product
-from sides import Asked, SideFailed, SideProcess
+from searched import Bench, Work, asked_of, convolution, environment_of, product
+from sides import SideFailed, SideProcess
 from ttile import SPACES, schemes
 
 from latte.tools.bench.report import machine, report_console
+from latte.tools.net_files import plain_errors
 from latte.tools.results import write_results
 from latte.tools.tune.session import Machine
-from swirl.config import child_environment
 from swirl.errors import CommandError, LatteError
 from swirl.measure.rates import lower_quartile
+from swirl.target.machine import resolve_target
 from swirl.tune.candidates import Candidate
+from swirl.tune.evaluation import Evaluator
+from swirl.tune.log import MEASURED
 
 CONVOLUTIONS: dict[str, tuple[int, int, int, int, int, int]] = {
     "resnet stem": (3, 224, 64, 7, 2, 3),
@@ -64,12 +69,16 @@ PRODUCTS: dict[str, tuple[int, int, int]] = {
 """Rows, columns, length."""
 SMALL = ("resnet 56", "resnet 56, 1 × 1", "yolo 17", "square product", "odd product")
 TRIALS, SMALL_TRIALS = 32, 8
-ROUNDS, RUNS = 5, 5
+ROUNDS, RUNS = 6, 5
 """Turns of each side, and runs of a turn."""
-SHIPS, SEARCHED, TTILE = "ships", "latte tune", "TTiLE"
-OURS = (SHIPS, SEARCHED, TTILE)
-PEERS = {"oneDNN": "searched_torch.py", "Halide": "peers_halide.py", "TVM": "peers_tvm.py"}
+SETTLE = 0.05
+"""Seconds before a side's turn: threads of the one before may spin after its last run."""
+SHIPS, REGRESSION, TTILE = "ships", "regression", "TTiLE"
+OURS = {REGRESSION: "regression", TTILE: "random"}
+"""Our searches, and by which method they go."""
+PEERS = {"PyTorch": "searched_torch.py", "Halide": "peers_halide.py", "TVM": "peers_tvm.py"}
 """Side → its script."""
+EVERY = (SHIPS, *OURS, *PEERS)
 PACKAGES = ("torch", "halide", "apache-tvm")
 
 
@@ -119,62 +128,80 @@ def row(work: Work, bench: Bench, trials: int, seed: int) -> Row:
     Raises:
         LatteError: the schedule that ships cannot be measured.
     """
-    found_on, searched, missing = bench.machine, dict[str, float](), dict[str, str]()
-    tried = {SHIPS: 0, SEARCHED: trials, TTILE: trials}
+    found_on = bench.machine
+    made = Row(work.name, work.shape, work.operations, found_on.rates.peak, {}, {}, {}, {})
     own: dict[str, Candidate] = {}
-    for side in (SEARCHED, TTILE):
+    for side, method in OURS.items():
         start = monotonic()
         try:
-            space = work.space if side == SEARCHED else schemes(work, bench, SPACES[0])
-            own[side] = bench.found(work, space, "regression" if side == SEARCHED else "random", trials, seed)
+            space = work.space if side == REGRESSION else schemes(work, bench, SPACES[0])
+            found = bench.searched(work, space, method, trials, seed)
         except CommandError as error:
-            missing[side] = error.message
-        searched[side] = monotonic() - start
-    asked = Asked(work.kind, work.shape, found_on.threads, found_on.target.simd_width > 8, trials)
-    threads = str(found_on.threads)
-    told = dict.fromkeys(("OMP_NUM_THREADS", "HL_NUM_THREADS", "TVM_NUM_THREADS"), threads)
-    seconds: dict[str, list[float]] = {}
+            made.missing[side] = error.message
+            continue
+        made.searched[side], made.tried[side] = monotonic() - start, found.tried
+        if found.best is None:
+            made.missing[side] = f"none of {found.refused} schedules can be measured"
+        else:
+            own[side] = found.best
     with ExitStack() as running:
-        peers = {}
+        peers: dict[str, SideProcess] = {}
         for side, script in PEERS.items():
             try:
-                peers[side] = running.enter_context(SideProcess(script, asked, {**child_environment(), **told}))
-                searched[side], tried[side] = peers[side].search_seconds, peers[side].tried
+                process = SideProcess(script, asked_of(work, found_on, trials), environment_of(found_on))
             except SideFailed as failed:
-                missing[side] = str(failed)
+                made.missing[side] = str(failed)
+                continue
+            peers[side] = running.enter_context(process)
+            made.searched[side], made.tried[side] = process.search_seconds, process.tried
         evaluator = running.enter_context(bench.evaluator(work))
-        different = {side: found for side, found in own.items() if found.key != work.known.key}
-        ours = different or {SHIPS: work.known}
-        for _ in range(ROUNDS):
-            # Ours runs in a process of its own, too: the schedule that ships is timed beside each one that was found.
-            for side, timed in zip(ours, evaluator.measure(list(ours.values()), RUNS), strict=True):
-                seconds.setdefault(side, []).extend(timed.seconds)
-                seconds.setdefault(SHIPS, []).extend(timed.beside)
-            for side, process in list(peers.items()):
-                try:
-                    seconds.setdefault(side, []).extend(process.seconds(RUNS))
-                except SideFailed as failed:
-                    missing[side] = str(failed)
-                    del peers[side]
-    seconds |= {side: seconds[SHIPS] for side in own if side not in different}
-    seconds = {side: times for side, times in seconds.items() if side not in missing}
-    return Row(work.name, work.shape, work.operations, found_on.rates.peak, seconds, searched, tried, missing)
+        for number in range(ROUNDS):
+            for side in (SHIPS, *peers)[:: 1 if number % 2 == 0 else -1]:
+                sleep(SETTLE)
+                if side == SHIPS:
+                    _ours(made, work, own, evaluator)
+                elif side not in made.missing:
+                    try:
+                        made.seconds.setdefault(side, []).extend(peers[side].seconds(RUNS))
+                    except SideFailed as failed:
+                        made.missing[side] = str(failed)
+    for side in made.missing:
+        made.seconds.pop(side, None)
+    return made
+
+
+def _ours(made: Row, work: Work, own: Mapping[str, Candidate], evaluator: Evaluator) -> None:
+    """A turn of our schedules: of those that were found, and of the one that ships beside them.
+
+    Raises:
+        LatteError: that one cannot be measured.
+    """
+    left = {side: found for side, found in own.items() if side not in made.missing}
+    timed = evaluator.measure(list(left.values()) or [work.known], RUNS)
+    for side, each in zip(left or {SHIPS: work.known}, timed, strict=True):
+        if each.outcome == MEASURED and side != SHIPS:
+            made.seconds.setdefault(side, []).extend(each.seconds)
+        elif side != SHIPS:
+            made.missing[side] = each.told
+    beside = max((each.beside for each in timed), key=len)
+    if not beside:
+        raise LatteError(f"nothing can be measured: {timed[0].told}")
+    made.seconds.setdefault(SHIPS, []).extend(beside)
 
 
 def show(rows: Sequence[Row]) -> None:
     """Shares of the peak, and the geometric mean of each side beside the schedule that ships, over what both have."""
     table = Table(box=None)
     table.add_column("layer")
-    every = (*OURS, *PEERS)
-    searching = [side for side in every if any(row.searched.get(side) for row in rows)]
-    for heading in (*every, *(f"s {side}" for side in searching)):
+    searching = [side for side in EVERY if any(row.tried.get(side) for row in rows)]
+    for heading in (*EVERY, *(f"s {side}" for side in searching)):
         table.add_column(heading, justify="right")
     for each in rows:
-        shares = (f"{share:.0%}" if (share := each.share(side)) else "" for side in every)
-        taken = (f"{seconds:.0f}" if (seconds := each.searched.get(side)) else "" for side in searching)
+        shares = (f"{share:.0%}" if (share := each.share(side)) else "" for side in EVERY)
+        taken = (f"{each.searched[side]:.0f}" if side in each.searched else "" for side in searching)
         table.add_row(each.name, *shares, *taken)
     means = []
-    for side in every:
+    for side in EVERY:
         both = [share / ships for row in rows if (ships := row.share(SHIPS)) and (share := row.share(side))]
         means.append(f"{geometric_mean(both):.2f}×" if both else "")
     table.add_row("beside what ships", *means, *("" for _ in searching))
@@ -212,11 +239,16 @@ def main(
     threads: int | None,
 ) -> None:
     """See the module."""
-    bench = Bench.of(target, threads, out)
+    with plain_errors():
+        if resolve_target(target).name == "portable":
+            raise CommandError("the others have no portable form", way_out="--target avx2")
+        bench = Bench.of(target, threads, out)
     count = trials or (SMALL_TRIALS if small else TRIALS)
+    found_on = bench.machine
+    how = f"{found_on.target.name}, {found_on.threads} threads, {count} trials"
     rows: list[Row] = []
     told: set[str] = set()
-    for work in works(bench.machine, small, only):
+    for work in works(found_on, small, only):
         try:
             rows.append(row(work, bench, count, seed))
         except LatteError as error:
@@ -228,15 +260,12 @@ def main(
                 told.add(why)
         shares = ", ".join(f"{side} {rows[-1].share(side):.0%}" for side in rows[-1].seconds)
         click.echo(f"{work.name}: {shares}", err=True)
-    found_on = bench.machine
-    report_console().print(
-        f"{machine()}, {versions()}\n{found_on.target.name}, {found_on.threads} threads, {count} trials"
-    )
+        if json_file is not None:  # what was measured is kept, whatever comes after it
+            values = {"machine": machine(), "peers": versions(), "how": how}
+            write_results(json_file, json.dumps({**values, "rows": [asdict(each) for each in rows]}, indent=1) + "\n")
+    report_console().print(f"{machine()}, {versions()}\n{how}")
     if rows:
         show(rows)
-    if json_file is not None:
-        values = {"machine": machine(), "peers": versions(), "target": found_on.target.name, "trials": count}
-        write_results(json_file, json.dumps({**values, "rows": [asdict(each) for each in rows]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

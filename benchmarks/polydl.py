@@ -8,7 +8,7 @@
 A row has, as shares of the speed of the fastest variant (1.00): the slowest one; the default order of loops; the
 micro-kernel alone (of products: blocks of 16 in the default order; of convolutions that is the default order); what
 equation 1 picks, and what the trained ranker picks, where there is one: their first choice, of products the fastest
-of the best 5 %; then the schedule that ships (the default schedule, of products), the best of all these, and oneDNN, in
+of the best 5 %; then the schedule that ships (the default schedule, of products), the best of all these, and
 PyTorch; last the milliseconds of the analysis of a variant. ``--small`` is a few layers with few variants: about half
 an hour for both tables.
 
@@ -29,7 +29,7 @@ from time import perf_counter
 
 import click
 from rich.table import Table
-from searched import Bench, Work, convolution, onednn, product
+from searched import Bench, Work, by_pytorch, convolution, product
 
 from latte.tools.bench.report import machine, report_console
 from latte.tools.results import write_results
@@ -159,7 +159,7 @@ class Row:
         alone: of the micro-kernel alone; 0 as before.
         picked, ranked: by equation 1, and by the ranker; 0 where there is none.
         shipped: of the schedule that the layer has.
-        onednn: of oneDNN; 0 where PyTorch is missing.
+        pytorch: of PyTorch; 0 where PyTorch is missing.
         analysis: of a variant.
         variants, refused: numbers of those that were measured, and could not be.
     """
@@ -175,7 +175,7 @@ class Row:
     picked: float
     ranked: float
     shipped: float
-    onednn: float
+    pytorch: float
     analysis: float
     variants: int
     refused: int
@@ -263,7 +263,7 @@ class Tables:
             seconds * self._picked(work, [own[scheme] for scheme in order]),
             seconds * ranked,
             seconds,
-            onednn(work.kind, work.shape, threads),
+            by_pytorch(work, self.bench.machine),
             analysis,
             len(own),
             found.refused,
@@ -288,8 +288,8 @@ class Tables:
 
 
 # --- tables -------------------------------------------------------------------------------------------------
-COLUMNS = ("worst", "default", "alone", "picked", "ranked", "shipped", "found", "onednn")
-HEADINGS = ("least", "default order", "micro-kernel", "equation 1", "ranker", "shipped", "best found", "oneDNN")
+COLUMNS = ("worst", "default", "alone", "picked", "ranked", "shipped", "found", "pytorch")
+HEADINGS = ("least", "default order", "micro-kernel", "equation 1", "ranker", "shipped", "best found", "PyTorch")
 
 
 def shares(row: Row) -> list[float]:

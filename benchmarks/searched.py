@@ -1,5 +1,5 @@
 """What tables of searches share: layers by themselves, candidates measured beside the schedule that a layer has, and
-oneDNN in a process of its own."""
+PyTorch in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from sides import Asked, SideFailed, SideProcess
 
 from latte import ConvLayer, MemoryDataLayer, Net
+from latte.tools.bench.workers import HELD_TO_AVX2
 from latte.tools.tune.session import Known, Machine, results_of
 from latte.tools.tune.subjects import tunables
 from swirl.build.cache import cache_folder
@@ -22,7 +23,7 @@ from swirl.ir.nest import parse_program
 from swirl.schedule.rules.schedule import FOR_RECIPES
 from swirl.target.machine import resolve_target
 from swirl.tune.candidates import Candidate, Subject
-from swirl.tune.evaluation import Evaluator
+from swirl.tune.evaluation import Evaluator, Timed
 from swirl.tune.log import Log, SubjectLine, commands_to_line, read_log, subject_key, to_line
 from swirl.tune.methods import METHODS
 from swirl.tune.searches import BATCH, run_search
@@ -30,7 +31,7 @@ from swirl.tune.spaces import Around, Decided, Draw, Point, Pool, Several, Space
 from swirl.tune.ttile.microkernels import MicroKernel, load_table
 
 RUNS = 9
-"""Of oneDNN."""
+"""Of PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,20 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Searched:
+    """What a search has come to.
+
+    Args:
+        best: the fastest candidate; None where none could be measured.
+        tried, refused: candidates that were measured, and that could not be.
+    """
+
+    best: Candidate | None
+    tried: int
+    refused: int
+
+
+@dataclass(frozen=True)
 class Bench:
     """What layers are measured with.
 
@@ -137,10 +152,11 @@ class Bench:
         found_on = Machine.measured(resolve_target(target), threads or settings().threads)
         return cls(found_on, Log(out), Known.of(list(read_log(out)) if resume else [], found_on), out)
 
-    def pool(self, space: Space) -> Pool:
-        """What a search draws from a space."""
+    def pool(self, space: Space, known: Candidate) -> Pool:
+        """What a search draws from a space: what leaves storage as the known schedule does, but not that one."""
         found_on = self.machine
-        return Pool(space, found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes)
+        made_for = found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes
+        return Pool(space, *made_for, known.layouts, {known.key})
 
     @property
     def table(self) -> tuple[MicroKernel, ...]:
@@ -157,7 +173,8 @@ class Bench:
             method: for the log.
         """
         key, ratios = subject_key(work.subject, self.machine.threads), {work.known.key: 1.0}
-        pool = self.pool(space)
+        found_on = self.machine
+        pool = Pool(space, found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes)
         every = list(points)
         different = {point.key: point for point in every if point is not None and point.key not in ratios}
         refused = every.count(None)
@@ -178,8 +195,8 @@ class Bench:
         """What measures candidates of a layer beside the schedule that it has."""
         return Evaluator(work.subject, work.known, self.machine.threads, work.items, click.echo)
 
-    def found(self, work: Work, space: Space, method: str, trials: int, seed: int) -> Candidate:
-        """The fastest of as many candidates as a search may measure; the schedule that the layer has is one.
+    def searched(self, work: Work, space: Space, method: str, trials: int, seed: int) -> Searched:
+        """The fastest of as many candidates of a space as a search may measure.
 
         Args:
             work: the layer.
@@ -188,24 +205,22 @@ class Bench:
             trials: candidates.
             seed: of the search.
         """
-        key, count, best = subject_key(work.subject, self.machine.threads), 0, (1.0, work.known)
-        pool = self.pool(space)
-        pool.seen.add(work.known.key)
+        key = subject_key(work.subject, self.machine.threads)
+        pool = self.pool(space, work.known)
+        found: list[tuple[Timed, Candidate]] = []
         with self.evaluator(work) as evaluator:
             self.log.tell(self._line(work, key))
 
             def measured(batch: Sequence[Draw]) -> list[float | None]:
-                nonlocal best, count
-                some = batch[: trials - count]
-                count += len(some)
-                found = results_of(some, evaluator, key, self.known, self.log, method, seed)
-                for draw, timed in zip(some, found, strict=True):
-                    if timed.ratio is not None and timed.ratio < best[0]:
-                        best = timed.ratio, draw.point.candidate
-                return [timed.ratio for timed in found]
+                some = batch[: trials - len(found)]
+                times = results_of(some, evaluator, key, self.known, self.log, method, seed)
+                found.extend((timed, draw.point.candidate) for timed, draw in zip(times, some, strict=True))
+                return [timed.ratio for timed in times]
 
-            run_search(METHODS[method](pool, Random(seed)), measured, lambda: count < trials)
-        return best[1]
+            run_search(METHODS[method](pool, Random(seed)), measured, lambda: len(found) < trials)
+        ranked = [(timed.ratio, number) for number, (timed, _) in enumerate(found) if timed.ratio is not None]
+        best = found[min(ranked)[1]][1] if ranked else None
+        return Searched(best, len(ranked), len(found) - len(ranked))
 
     def _line(self, work: Work, key: str) -> SubjectLine:
         shapes = {name: list(buffer.shape) for name, buffer in work.subject.program.buffers.items()}
@@ -226,11 +241,22 @@ class Bench:
         )
 
 
-def onednn(kind: str, shape: Sequence[int], threads: int) -> float:
-    """Seconds of oneDNN, in PyTorch; 0 where it is missing."""
+def environment_of(machine: Machine) -> dict[str, str]:
+    """Variables of the other systems' processes: as many threads, and no wider vectors."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "HL_NUM_THREADS", "TVM_NUM_THREADS"), str(machine.threads))
+    return {**child_environment(), **threads, **({} if machine.target.name == "avx512" else HELD_TO_AVX2)}
+
+
+def asked_of(work: Work, machine: Machine, trials: int = 0) -> Asked:
+    """What the other systems are asked for."""
+    return Asked(work.kind, work.shape, machine.threads, machine.target.name == "avx512", trials)
+
+
+def by_pytorch(work: Work, machine: Machine) -> float:
+    """Seconds of PyTorch; 0 where it is missing."""
     try:
-        with SideProcess("searched_torch.py", Asked(kind, tuple(shape), threads), child_environment()) as side:
+        with SideProcess("searched_torch.py", asked_of(work, machine), environment_of(machine)) as side:
             return sorted(side.seconds(RUNS))[RUNS // 4]
     except SideFailed as failed:
-        click.echo(f"oneDNN: {failed}", err=True)
+        click.echo(f"PyTorch: {failed}", err=True)
         return 0.0

@@ -1,32 +1,41 @@
 """Other systems' sides of tables of searches: a convolution or a product, computed in a process of its own.
 
 A side is a script that gives :func:`serve` what prepares the work; :class:`SideProcess` starts the script and asks it
-for seconds. What a side computes is compared with plain NumPy, at random places, before it is timed. Between short runs
-something else is read, as between those of our side: caches do not hold the operands.
+for seconds. What a side computes is compared with NumPy, everywhere, before it is timed. Before each short run all
+threads read something else, as between runs of our side: the cores' own caches do not hold the operands then.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from select import select
+from tempfile import TemporaryFile
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-PLACES = 200
-"""Results that are compared."""
 TOLERANCE = 1e-4
-"""Of the greatest of them: sums of at most 50,000 products of numbers near 1."""
+"""Of the greatest result: sums of at most 50,000 products of numbers near 1."""
 FLUSHED = 1 << 25
 """Numbers that are read between runs: 128 MiB."""
 LONG = 0.02
 """Seconds of a run from which on what is left in the caches does not matter."""
 WARM = 2
 """Runs of a turn that are not counted."""
+PREPARING, ANSWERING = 600.0, 600.0
+"""Seconds that a side may take to start, and for an answer."""
+A_TRIAL = 120.0
+"""Seconds that a side may take for each schedule that it measures."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class Asked:
 
     @property
     def operands(self) -> tuple[np.ndarray, ...]:
-        """Images (in NCHW), filters (in OIHW) and a bias; or two matrices."""
+        """Images (in NCHW), filters (in OIHW) and a bias; or the two matrices whose product is added to another one."""
         generator = np.random.default_rng(0)
         if self.kind == "product":
             rows, columns, length = self.shape
@@ -73,18 +82,16 @@ class Prepared:
     """What a side has made of its work.
 
     Args:
-        run: computes the value once.
+        run: computes the value once; of a product, adds it to what begins as zeros.
         value: what the last run has computed, in NCHW.
-        tried: schedules that were measured.
+        tried: different schedules that were measured.
         seconds: that the search took.
-        told: what a reader of the table should know.
     """
 
     run: Callable[[], object]
     value: Callable[[], np.ndarray]
     tried: int = 0
     seconds: float = 0.0
-    told: str = ""
 
 
 class SideFailed(Exception):
@@ -95,61 +102,70 @@ class SideProcess:
     """A side that has prepared its work.
 
     Args:
-        script: of this folder.
+        script: of this folder, or a whole path.
         asked: the work.
         environment: of its process.
 
     Raises:
-        SideFailed: it is missing, or its results are wrong.
+        SideFailed: it is missing, its results are wrong, or it takes too long.
     """
 
     def __init__(self, script: str, asked: Asked, environment: dict[str, str]):
-        command = [sys.executable, str(Path(__file__).with_name(script)), json.dumps(asdict(asked))]
+        command = [sys.executable, str(Path(__file__).parent / script), json.dumps(asdict(asked))]
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 (close does)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
         )
         try:
-            told = self._answer()
+            told = self._answer(PREPARING + A_TRIAL * asked.trials)
         except SideFailed:
             self.close()
             raise
-        self.tried, self.search_seconds, self.told = int(told["tried"]), float(told["seconds"]), str(told["told"])
+        self.tried, self.search_seconds = int(told["tried"]), float(told["seconds"])
 
     def seconds(self, runs: int) -> list[float]:
         """Of so many runs.
 
         Raises:
-            SideFailed: its process has ended.
+            SideFailed: its process has ended, or takes too long.
         """
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # why, is told below
             self._process.stdin.write(f"{runs}\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # why, is told below
-        return [float(each) for each in self._answer()["times"]]
+        return [float(each) for each in self._answer(ANSWERING)["times"]]
 
-    def _answer(self) -> dict[str, list[float]]:
-        assert self._process.stdout is not None and self._process.stderr is not None
+    def _answer(self, within: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select([self._process.stdout], [], [], within)
+        if not ready:
+            raise SideFailed(f"no answer in {within:.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            lines = self._process.stderr.read().strip().splitlines()
+            self._errors.seek(0)
+            lines = self._errors.read().strip().splitlines()
             raise SideFailed(lines[-1] if lines else "it has ended without a word")
-        found: dict[str, list[float]] = json.loads(line)
+        found: dict[str, Any] = json.loads(line)
         if "failed" in found:
             raise SideFailed(str(found["failed"]))
         return found
 
     def close(self) -> None:
-        """End the process."""
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+        """End the process, and those that it has started."""
+        for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+                with suppress(OSError):
+                    stream.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._errors.close()
 
     def __enter__(self) -> SideProcess:
         return self
@@ -159,65 +175,80 @@ class SideProcess:
 
 
 # --- in the process of a side -------------------------------------------------------------------------------
-def serve(prepare: Callable[[Asked, Sequence[np.ndarray]], Prepared]) -> None:
+class Clock:
+    """Times runs, as all sides do.
+
+    Args:
+        threads: that read something else before short runs.
+    """
+
+    def __init__(self, threads: int):
+        self._other, self._threads = np.ones(FLUSHED, np.float32), threads
+        self._pool = ThreadPoolExecutor(threads)
+
+    def seconds(self, run: Callable[[], object], runs: int) -> list[float]:
+        """Seconds of each run."""
+        found: list[float] = []
+        for _ in range(runs + WARM):
+            if not found or found[-1] < LONG:
+                list(self._pool.map(lambda _: self._other.sum(), range(self._threads)))
+            start = perf_counter()
+            run()
+            found.append(perf_counter() - start)
+        return found[WARM:]
+
+    def quartile(self, run: Callable[[], object], runs: int) -> float:
+        """The lower quartile of so many runs: by it schedules are chosen."""
+        return sorted(self.seconds(run, runs))[runs // 4]
+
+
+def serve(prepare: Callable[[Asked, Sequence[np.ndarray], Clock], Prepared]) -> None:
     """Prepare the work of the command line, then print the seconds of as many runs as each line of the standard input
     says."""
-    channel, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    sys.stdout = sys.stderr
     given = json.loads(sys.argv[1])
     asked = Asked(**{**given, "shape": tuple(given["shape"])})
-    operands = asked.operands
+    clock, operands = Clock(asked.threads), asked.operands
     try:
-        made = prepare(asked, operands)
+        made = prepare(asked, operands, clock)
         made.run()
-        check(asked, operands, made.value())
+        check(expected(asked, operands), made.value())
     except SideFailed as error:
         print(json.dumps({"failed": str(error)}), file=channel, flush=True)
         return
-    print(json.dumps({"tried": made.tried, "seconds": made.seconds, "told": made.told}), file=channel, flush=True)
-    other = np.ones(FLUSHED, np.float32)
+    print(json.dumps({"tried": made.tried, "seconds": made.seconds}), file=channel, flush=True)
     for line in sys.stdin:
-        print(json.dumps({"times": timed(made.run, int(line), other)}), file=channel, flush=True)
+        print(json.dumps({"times": clock.seconds(made.run, int(line))}), file=channel, flush=True)
 
 
-def timed(run: Callable[[], object], runs: int, other: np.ndarray) -> list[float]:
-    """Seconds of each run; ``other`` is read before short ones."""
-    found: list[float] = []
-    for _ in range(runs + WARM):
-        if not found or found[-1] < LONG:
-            other.sum()
-        start = perf_counter()
-        run()
-        found.append(perf_counter() - start)
-    return found[WARM:]
+def expected(asked: Asked, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """The value by its definition, a row of pixels at a time."""
+    if asked.kind == "product":
+        a, b = operands
+        return a @ b
+    x, weights, bias = operands
+    *_, kernel, stride, pad = asked.shape
+    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (2, 3))[:, :, ::stride, ::stride]
+    flat = weights.reshape(len(weights), -1)
+    found = np.empty(asked.result, np.float32)
+    for item in range(found.shape[0]):
+        for row in range(found.shape[2]):
+            window = windows[item, :, row].transpose(0, 2, 3, 1).reshape(flat.shape[1], -1)
+            found[item, :, row] = flat @ window + bias[:, None]
+    return found
 
 
-def check(asked: Asked, operands: Sequence[np.ndarray], value: np.ndarray) -> None:
-    """Compare a value with its definition at some places.
+def check(wanted: np.ndarray, value: np.ndarray) -> None:
+    """Compare a value with what it should be.
 
     Raises:
-        SideFailed: it has another shape, or one of them differs.
+        SideFailed: it has another shape, or an element differs.
     """
-    if value.shape != asked.result:
-        raise SideFailed(f"its result has shape {value.shape} instead of {asked.result}")
-    found, wanted = (np.array(each) for each in zip(*_places(asked, operands, value), strict=True))
-    difference = np.abs(found - wanted).max() / np.abs(wanted).max()
+    if value.shape != wanted.shape:
+        raise SideFailed(f"its result has shape {value.shape} instead of {wanted.shape}")
+    difference = np.abs(value - wanted).max() / np.abs(wanted).max()
     if not difference <= TOLERANCE:
         raise SideFailed(f"its results differ by {difference:.2g} of the greatest")
-
-
-def _places(asked: Asked, operands: Sequence[np.ndarray], value: np.ndarray) -> Iterator[tuple[float, float]]:
-    """Some results, each with what it should be."""
-    generator = np.random.default_rng(1)
-    a, b = (each.astype(np.float64) for each in operands[:2])
-    if asked.kind == "conv":
-        *_, kernel, stride, pad = asked.shape
-        a = np.pad(a, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    for _ in range(PLACES):
-        place = tuple(int(generator.integers(extent)) for extent in value.shape)
-        if asked.kind == "product":
-            wanted = a[place[0]] @ b[:, place[1]]
-        else:
-            item, one, *pixel = place
-            rows, columns = (slice(stride * at, stride * at + kernel) for at in pixel)
-            wanted = (a[item, :, rows, columns] * b[one]).sum() + operands[2][one]
-        yield float(value[place]), float(wanted)

@@ -4,7 +4,7 @@
     python benchmarks/ttile.py ablations [--small] [--json FILE]    # a row a layer and space
 
 A row of ``layers`` has, as shares of the peak: the best of 30 random draws; the best of the 30 of a thousand draws that
-move least data by the metric of section 5.4.3; the schedule that ships; and oneDNN, in PyTorch. A row of ``ablations``,
+move least data by the metric of section 5.4.3; the schedule that ships; and PyTorch. A row of ``ablations``,
 on one thread, has the best and the median of 30 draws from a space: all of it; tiles in the order of Ioopt's objective
 alone; micro-kernels that divide the extents alone, without pairs; and with tiles whose sizes need not divide
 (``Texct`` and ``Tvar``, of one dimension of each scheme). ``--small`` is four layers of each net, or two, with 10
@@ -25,7 +25,7 @@ from statistics import geometric_mean, median
 
 import click
 from rich.table import Table
-from searched import Bench, Work, convolution, onednn
+from searched import Bench, Work, by_pytorch, convolution
 
 from latte.tools.bench.report import machine, report_console
 from latte.tools.results import write_results
@@ -90,7 +90,7 @@ class Row:
         drawn: seconds of each random draw.
         ranked: seconds of each of those with the least metric.
         shipped: seconds of the schedule that the layer has.
-        onednn: seconds of oneDNN; 0 where PyTorch is missing, or was not asked.
+        pytorch: seconds of PyTorch; 0 where PyTorch is missing, or was not asked.
     """
 
     net: str
@@ -103,7 +103,7 @@ class Row:
     drawn: tuple[float, ...]
     ranked: tuple[float, ...]
     shipped: float
-    onednn: float
+    pytorch: float
 
     def share(self, seconds: float) -> float:
         """Of the peak; 0 where nothing was measured."""
@@ -200,7 +200,7 @@ def measured(work: Work, bench: Bench, space: str, draws: int, seed: int, whole:
         space: of :data:`SPACES`.
         draws: of each way.
         seed: of the draws.
-        whole: whether the metric's draws and oneDNN are measured, too.
+        whole: whether the metric's draws and PyTorch are measured, too.
 
     Raises:
         LatteError: it has no schemes, or none can be measured.
@@ -214,7 +214,7 @@ def measured(work: Work, bench: Bench, space: str, draws: int, seed: int, whole:
     if not own[0]:
         raise LatteError(f"{work.net} {work.name}: no scheme of {space} can be measured")
     threads, peak = bench.machine.threads, bench.machine.rates.peak
-    peer = onednn(work.kind, work.shape, threads) if whole else 0.0
+    peer = by_pytorch(work, bench.machine) if whole else 0.0
     return Row(work.net, work.name, work.shape, work.operations, threads, peak, space, *own, shipped, peer)
 
 
@@ -222,13 +222,13 @@ def show_layers(rows: Sequence[Row]) -> None:
     """The best of each way as shares of the peak, and how many times as fast the best of all is."""
     table = Table(box=None)
     table.add_column("layer")
-    for heading in ("random", "metric", "shipped", "oneDNN", "best ÷ shipped", "best ÷ oneDNN"):
+    for heading in ("random", "metric", "shipped", "PyTorch", "best ÷ shipped", "best ÷ PyTorch"):
         table.add_column(heading, justify="right")
     gains: list[tuple[float, float]] = []
     for row in rows:
         best = min((*row.drawn, *row.ranked))
-        gains.append((row.shipped / best, row.onednn / best))
-        found = (min(row.drawn), min(row.ranked, default=0.0), row.shipped, row.onednn)
+        gains.append((row.shipped / best, row.pytorch / best))
+        found = (min(row.drawn), min(row.ranked, default=0.0), row.shipped, row.pytorch)
         shares = (f"{row.share(each):.0%}" if each else "" for each in found)
         table.add_row(f"{row.net} {row.name}", *shares, *(f"{each:.2f}×" if each else "" for each in gains[-1]))
     means = [[each for each in column if each] for column in zip(*gains, strict=True)]
@@ -303,7 +303,7 @@ def layers(
     json_file: Path | None,
     target: str | None,
 ) -> None:
-    """Schemes beside the schedule that ships and oneDNN."""
+    """Schemes beside the schedule that ships and PyTorch."""
     bench = Bench.of(target, threads, out)
     chosen: dict[str, Sequence[str]] = {net: SMALL[net] if small else list(NETS[net]) for net in nets or NETS}
     found = ((work, SPACES[0]) for work in works(bench, chosen, only))

@@ -9,12 +9,13 @@ training, the running statistics after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from latte.torch.function import Function, Variant, function_of
+from latte.torch.function import Bound, Function, Variant, function_of
 from swirl.errors import TrainingError
 
 _LIBRARY = torch.library.Library("latte", "DEF")
@@ -36,9 +37,7 @@ _LIBRARY.define(
 def inference(
     inputs: list[Tensor], parameters: list[Tensor], states: list[Tensor], function: int, capacity: int
 ) -> list[Tensor]:
-    found = function_of(function)
-    found.check(inputs, parameters, states)
-    bound = found.bound(found.variant("inference", inputs, parameters, capacity), inputs[0].shape[0])
+    found, bound = _checked(inputs, parameters, states, function, capacity, "inference")
     return found.forward(inputs, parameters, states, 0, bound)
 
 
@@ -53,10 +52,29 @@ def _forward(
     wanted: list[bool],
     of_inputs: bool,
 ) -> list[Tensor]:
+    found, bound = _checked(inputs, parameters, states, function, capacity, purpose, wanted, of_inputs)
+    return found.forward(inputs, parameters, states, _number(seed), bound)
+
+
+def _checked(
+    inputs: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    states: Sequence[Tensor],
+    function: int,
+    capacity: int,
+    purpose: str,
+    wanted: Sequence[bool] = (),
+    of_inputs: bool = False,
+) -> tuple[Function, Bound]:
+    """What a call runs, once its tensors were checked.
+
+    Raises:
+        DataError: as :meth:`latte.torch.function.Function.check`.
+    """
     found = function_of(function)
     found.check(inputs, parameters, states)
-    bound = found.bound(found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs), inputs[0].shape[0])
-    return found.forward(inputs, parameters, states, _number(seed), bound)
+    variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
+    return found, found.bound(variant, inputs[0].shape[0])
 
 
 def _backward(
@@ -105,10 +123,8 @@ for _name, _kernel in {"inference": inference, "forward": _forward, "backward": 
 # --- shapes ---------------------------------------------------------------------------------------------------
 @torch.library.register_fake("latte::inference", lib=_LIBRARY)
 def _inference_shapes(inputs: Any, parameters: Any, states: Any, function: int, capacity: int) -> list[Tensor]:
-    found = function_of(function)
-    found.check(inputs, parameters, states)
-    variant = found.variant("inference", inputs, parameters, capacity)
-    return found.new_results(inputs[0].shape[0], states, found.bound(variant, inputs[0].shape[0]))
+    found, bound = _checked(inputs, parameters, states, function, capacity, "inference")
+    return found.new_results(inputs[0].shape[0], states, bound)
 
 
 @torch.library.register_fake("latte::forward", lib=_LIBRARY)
@@ -123,10 +139,8 @@ def _forward_shapes(
     wanted: list[bool],
     of_inputs: bool,
 ) -> list[Tensor]:
-    found = function_of(function)
-    found.check(inputs, parameters, states)
-    variant = found.variant(purpose, inputs, parameters, capacity, wanted, of_inputs)
-    return found.new_results(inputs[0].shape[0], states, found.bound(variant, inputs[0].shape[0]))
+    found, bound = _checked(inputs, parameters, states, function, capacity, purpose, wanted, of_inputs)
+    return found.new_results(inputs[0].shape[0], states, bound)
 
 
 @torch.library.register_fake("latte::backward", lib=_LIBRARY)
@@ -160,15 +174,15 @@ class _Call(torch.autograd.Function):
         function, capacity, purpose, wanted, of_inputs = settings
         first, second = lengths
         inputs, parameters, states = list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
-        items, known = inputs[0].shape[0], function_of(function)
-        known.check(inputs, parameters, states)
-        bound = known.bound(known.variant(purpose, inputs, parameters, capacity, wanted, of_inputs), items)
+        arguments = inputs, parameters, states, seed, function, capacity, purpose, wanted, of_inputs
         if are_plain(tensors):
+            known, bound = _checked(inputs, parameters, states, function, capacity, purpose, wanted, of_inputs)
             found = known.forward(inputs, parameters, states, _number(seed), bound)
         else:
-            arguments = inputs, parameters, states, seed, function, capacity, purpose, wanted, of_inputs
             with torch._C._AutoDispatchBelowAutograd():
                 found = torch.ops.latte.forward(*arguments)
+            known, bound = _checked(inputs, parameters, states, function, capacity, purpose, wanted, of_inputs)
+        items = inputs[0].shape[0]
         count = len(known.declared.outputs)
         outputs, saved, changed = found[:count], found[count], found[count + 1 :]
         every = *inputs, *parameters, *(changed or states), *outputs
@@ -187,6 +201,8 @@ class _Call(torch.autograd.Function):
         saved, seed, *kept = ctx.saved_tensors
         groups = [list(gradients[:count]), kept[:first], kept[first:second], kept[second:third], kept[third:]]
         if are_plain(gradients[:count]) and not torch.is_grad_enabled():
+            if bound.variant.threads != ctx.function.threads:  # torch.set_num_threads was called since
+                bound = ctx.function.bound(replace(bound.variant, threads=ctx.function.threads), items)
             left = iter(ctx.function.backward(*groups, saved, _number(seed), items, bound))
         else:
             last = list(bound.variant.channels_last)

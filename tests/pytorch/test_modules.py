@@ -207,6 +207,25 @@ def test_state_belongs_to_the_call() -> None:
     close(twice, plain)
 
 
+def test_what_changes_between_forward_and_backward() -> None:
+    """The number of threads, whose kernels backward then has; and the most items of a call."""
+    ours, x, threads = module(block), tensor(4), torch.get_num_threads()
+    alone = gradient(ours, x)
+    x.grad = None
+    try:
+        value = ours(x)
+        torch.set_num_threads(threads + 1)
+        value.square().sum().backward()
+        assert {each.threads for each in ours._function._bound} == {threads, threads + 1}
+    finally:
+        torch.set_num_threads(threads)
+    close(x.grad, alone)
+    x.grad, value = None, ours(x)
+    ours(tensor(9))  # compiles for more items: what was for four is dropped
+    value.square().sum().backward()
+    assert torch.equal(x.grad, alone)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_segments(reentrant: bool) -> None:
     ours, x = nn.Sequential(module(), module(noisy)), tensor()

@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 
 from swirl.cost.time import Demand
-from swirl.tune.searches import BATCH, SEARCHES
+from swirl.tune.searches import BATCH, SEARCHES, Search, run_search
 from swirl.tune.spaces import Draw
 
 
@@ -57,17 +57,36 @@ class Line:
 def best_of(method: str, seed: int, trials: int, size: int = 1000) -> float:
     """The shortest time that a search finds."""
     line = Line(size, best=size // 3)
-    steps = SEARCHES[method](line, Random(seed))
-    batch: Sequence[Draw] | None = next(steps)
     found: list[float] = []
-    while batch and len(found) < trials:
+
+    def measured(batch: Sequence[Draw]) -> list[float]:
         times = [line.seconds(draw) for draw in batch]
-        found += times
-        try:
-            batch = steps.send(times)
-        except StopIteration:
-            break
+        found.extend(times)
+        return times
+
+    run_search(SEARCHES[method](line, Random(seed)), measured, lambda: len(found) < trials)
     return min(found[:trials])
+
+
+@pytest.mark.parametrize(("wanted", "sent"), [(1, 1), (2, 2), (9, 3)])
+def test_a_search_is_measured_batch_by_batch(wanted: int, sent: int) -> None:
+    """To the end of the batch after which no other one is wanted, or of the search; an empty batch ends it, too."""
+    told: list[object] = []
+
+    def steps() -> Search:
+        for number in range(3):
+            told.append((yield [Line(9, 1)._made(number)]))
+        yield []
+
+    measured: list[str] = []
+
+    def measure(batch: Sequence[Draw]) -> list[float | None]:
+        measured.extend(draw.point.key for draw in batch)
+        return [None] if len(measured) == 2 else [1.0]
+
+    run_search(steps(), measure, lambda: len(measured) < wanted)
+    assert measured == ["0", "1", "2"][:sent]
+    assert told == [[1.0], [None], [1.0]][: min(wanted - 1, 3)]
 
 
 @pytest.mark.parametrize("method", SEARCHES)
