@@ -35,7 +35,7 @@ def prepare(asked: Asked, operands: Sequence[np.ndarray], clock: Clock) -> Prepa
         for feature in (f for name, f in hl.TargetFeature.__members__.items() if name.startswith("AVX512")):
             target = target.without_feature(feature)
     start, best, least, refused = perf_counter(), None, float("inf"), ""
-    arrays, wanted = _inner(asked, operands), expected(asked, operands)
+    arrays, wanted = asked.innermost(operands), expected(asked, operands)
     met: set[str] = set()
     tried = 0
     for seed in range(TRIES * max(1, asked.trials)):
@@ -59,16 +59,6 @@ def prepare(asked: Asked, operands: Sequence[np.ndarray], clock: Clock) -> Prepa
     return Prepared(best.run, best.value, tried, perf_counter() - start)
 
 
-def _inner(asked: Asked, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The operands as the pipeline reads them."""
-    if asked.kind == "product":
-        return [*operands, np.zeros(asked.result, np.float32)]
-    x, weights, bias = operands
-    pad = asked.shape[-1]
-    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    return [np.ascontiguousarray(each) for each in (padded.transpose(0, 2, 3, 1), weights.transpose(2, 3, 1, 0), bias)]
-
-
 def _scheduled(asked: Asked, arrays: Sequence[np.ndarray], target: Any, seed: int, met: set[str]) -> Prepared | None:
     """A pipeline with the schedule that the model takes for the best (seed 0), or with one of a random search; None
     where its schedule is among those that were met, to which it is added."""
@@ -78,24 +68,21 @@ def _scheduled(asked: Asked, arrays: Sequence[np.ndarray], target: Any, seed: in
             parameter.dim(dim).set_bounds(0, extent)
             parameter.dim(dim).set_estimate(0, extent)
     total, out = hl.Func(f"total{seed}"), hl.Func(f"out{seed}")
-    shape: tuple[int, ...]
     if asked.kind == "product":
         i, j, k = hl.Var("i"), hl.Var("j"), hl.RDom([(0, asked.shape[2])], f"k{seed}")
         a, b, c = inputs
         total[j, i] = c[j, i]
         total[j, i] += a[k.x, i] * b[j, k.x]
         out[j, i] = total[j, i]
-        shape = asked.result
     else:
-        items, channels, _, _, filters, kernel, stride, _ = asked.shape
+        _, channels, *_, kernel, stride, _ = asked.shape
         f, x, y, n = (hl.Var(name) for name in "fxyn")
         r = hl.RDom([(0, channels), (0, kernel), (0, kernel)], f"r{seed}")
         images, weights, bias = inputs
         total[f, x, y, n] = bias[f]
         total[f, x, y, n] += weights[f, r.x, r.y, r.z] * images[r.x, stride * x + r.y, stride * y + r.z, n]
         out[f, x, y, n] = total[f, x, y, n]
-        _, _, height, width = asked.result
-        shape = items, height, width, filters
+    shape = asked.innermost_result
     out.set_estimates([(0, extent) for extent in reversed(shape)])
     pipeline = hl.Pipeline(out)
     chosen = {"parallelism": str(asked.threads)}
@@ -116,7 +103,7 @@ def _scheduled(asked: Asked, arrays: Sequence[np.ndarray], target: Any, seed: in
     def run(held: object = buffers) -> None:  # the pipeline does not keep the arrays' memory
         pipeline.realize(written, target)
 
-    return Prepared(run, lambda: value if asked.kind == "product" else value.transpose(0, 3, 1, 2))
+    return Prepared(run, lambda: asked.outermost(value))
 
 
 def _without(seed: str, schedule: str) -> str:

@@ -53,36 +53,17 @@ def prepare(asked: Asked, operands: Sequence[np.ndarray], clock: Clock) -> Prepa
     taken = perf_counter() - start
     built = tvm.compile(schedule.mod, target=target)
     device = tvm.cpu()
-    arrays = [tvm.runtime.tensor(each, device) for each in _inner(asked, operands)]
-    value = tvm.runtime.tensor(np.zeros(_shape(asked), np.float32), device)
+    arrays = [tvm.runtime.tensor(each, device) for each in asked.innermost(operands)]
+    value = tvm.runtime.tensor(np.zeros(asked.innermost_result, np.float32), device)
     main = built["main"]
 
-    def found() -> np.ndarray:
-        return value.numpy() if asked.kind == "product" else value.numpy().transpose(0, 3, 1, 2)
-
-    return Prepared(lambda: main(*arrays, value), found, tried, taken)
+    return Prepared(lambda: main(*arrays, value), lambda: asked.outermost(value.numpy()), tried, taken)
 
 
 def _target(asked: Asked) -> dict[str, Any]:
     """What code is made for; search rules read the number of cores and the width of vectors from it."""
     cpu = llvm_get_system_cpu() if asked.avx512 else "core-avx2"
     return {"kind": "llvm", "mcpu": cpu, "num-cores": asked.threads}
-
-
-def _shape(asked: Asked) -> tuple[int, ...]:
-    if asked.kind == "product":
-        return asked.result
-    items, filters, height, width = asked.result
-    return items, height, width, filters
-
-
-def _inner(asked: Asked, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    if asked.kind == "product":
-        return [*operands, np.zeros(asked.result, np.float32)]
-    x, weights, bias = operands
-    pad = asked.shape[-1]
-    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    return [np.ascontiguousarray(each) for each in (padded.transpose(0, 2, 3, 1), weights.transpose(2, 3, 1, 0), bias)]
 
 
 def _declared(asked: Asked) -> list[te.Tensor]:
@@ -101,13 +82,18 @@ def _declared(asked: Asked) -> list[te.Tensor]:
     extents = {"ry": kernel, "rx": kernel, "rc": channels}
     ry, rx, rc = (te.reduce_axis((0, extent), name=name) for name, extent in extents.items())
     sums = te.compute(
-        _shape(asked),
+        asked.innermost_result,
         lambda n, y, z, f: te.sum(
             x[n, y * stride + ry, z * stride + rx, rc] * weights[ry, rx, rc, f], axis=[ry, rx, rc]
         ),
         name="sums",
     )
-    return [x, weights, bias, te.compute(_shape(asked), lambda n, y, z, f: sums[n, y, z, f] + bias[f], name="value")]
+    return [
+        x,
+        weights,
+        bias,
+        te.compute(asked.innermost_result, lambda n, y, z, f: sums[n, y, z, f] + bias[f], name="value"),
+    ]
 
 
 if __name__ == "__main__":

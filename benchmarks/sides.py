@@ -76,6 +76,30 @@ class Asked:
         items, _, height, width, filters, kernel, stride, pad = self.shape
         return items, filters, *((extent + 2 * pad - kernel) // stride + 1 for extent in (height, width))
 
+    def innermost(self, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Images with channels innermost and zeros around, weights with filters innermost, the bias; or two matrices,
+        and one of zeros."""
+        if self.kind == "product":
+            return [*operands, np.zeros(self.result, np.float32)]
+        x, weights, bias = operands
+        pad = self.shape[-1]
+        padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+        return [
+            np.ascontiguousarray(each) for each in (padded.transpose(0, 2, 3, 1), weights.transpose(2, 3, 1, 0), bias)
+        ]
+
+    @property
+    def innermost_result(self) -> tuple[int, ...]:
+        """The shape of the value with channels innermost."""
+        if self.kind == "product":
+            return self.result
+        items, filters, height, width = self.result
+        return items, height, width, filters
+
+    def outermost(self, value: np.ndarray) -> np.ndarray:
+        """A value with channels innermost in NCHW."""
+        return value if self.kind == "product" else value.transpose(0, 3, 1, 2)
+
 
 @dataclass(frozen=True)
 class Prepared:
