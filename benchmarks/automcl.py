@@ -289,8 +289,9 @@ def figures(out: Path | None, seed: int, file: Path | None, target: str | None, 
 
 
 def figure_2(rows: Sequence[Row]) -> Table:
-    """Schedule → share of the sizes for which it is the best, by time and by theorem 1."""
-    own = by_size(rows)
+    """Schedule → share of the sizes for which it is the best, by time and by theorem 1: of sizes that have at least the
+    four among which one chooses."""
+    own = {size: several for size, several in by_size(rows).items() if set(CHOSEN_AMONG) <= set(several)}
     table = Table("schedule", "by time", "by theorem 1", box=None, title=f"figure 2: best, of {len(own)} sizes")
     if own:
         by_time, by_misses = shares_best(own), shares_best(own, misses=True)
