@@ -229,7 +229,7 @@ def _searched(
         space = Configurations(subject, (), machine.threads, (schedule,), filtered, listed)
     except CommandError:
         return None
-    pool = ListedPool(space, machine.target, machine.rates, machine.threads, machine.level3_bytes)
+    pool = ListedPool(space, *machine.made_for)
     steps = configuration_search(pool, Random(crc32(f"{size} {schedule} {kind}".encode())))
     found: list[Timed] = []
 
@@ -393,7 +393,7 @@ def record(size: str, schedule: str, draws: int, target: str | None, threads: in
         space = Configurations(subject, (), machine.threads, (schedule,))
         known = {line.key for line in logged(path)}
         random, start = Random(len(known)), monotonic()
-        pool = ListedPool(space, machine.target, machine.rates, machine.threads, machine.level3_bytes, seen=known)
+        pool = ListedPool(space, *machine.made_for, seen=known)
         with (
             tempfile.TemporaryDirectory() as scratch,
             Evaluator(subject, subject.by(_by_default), machine.threads, 1, click.echo) as evaluator,

@@ -24,7 +24,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from statistics import geometric_mean
 from time import monotonic, sleep
@@ -35,7 +34,7 @@ from searched import Bench, Work, asked_of, convolution, environment_of, product
 from sides import SideFailed, SideProcess
 from ttile import SPACES, schemes
 
-from latte.tools.bench.report import machine, report_console
+from latte.tools.bench.report import machine, report_console, versions
 from latte.tools.net_files import plain_errors
 from latte.tools.results import write_results
 from latte.tools.tune.session import Machine
@@ -79,7 +78,7 @@ OURS = {REGRESSION: "regression", TTILE: "random"}
 PEERS = {"PyTorch": "searched_torch.py", "Halide": "peers_halide.py", "TVM": "peers_tvm.py"}
 """Side → its script."""
 EVERY = (SHIPS, *OURS, *PEERS)
-PACKAGES = ("torch", "halide", "apache-tvm")
+PACKAGES = ("halide", "apache-tvm")
 
 
 @dataclass(frozen=True)
@@ -178,10 +177,10 @@ def _ours(made: Row, work: Work, own: Mapping[str, Candidate], evaluator: Evalua
     """
     left = {side: found for side, found in own.items() if side not in made.missing}
     timed = evaluator.measure(list(left.values()) or [work.known], RUNS)
-    for side, each in zip(left or {SHIPS: work.known}, timed, strict=True):
-        if each.outcome == MEASURED and side != SHIPS:
+    for side, each in zip(left, timed, strict=False):  # of none that is left, the one that ships was timed
+        if each.outcome == MEASURED:
             made.seconds.setdefault(side, []).extend(each.seconds)
-        elif side != SHIPS:
+        else:
             made.missing[side] = each.told
     beside = max((each.beside for each in timed), key=len)
     if not beside:
@@ -206,17 +205,6 @@ def show(rows: Sequence[Row]) -> None:
         means.append(f"{geometric_mean(both):.2f}×" if both else "")
     table.add_row("beside what ships", *means, *("" for _ in searching))
     report_console().print(table)
-
-
-def versions() -> str:
-    """Of the other systems."""
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            found.append(f"no {package}")
-    return ", ".join(found)
 
 
 @click.command(help=__doc__)
@@ -261,9 +249,9 @@ def main(
         shares = ", ".join(f"{side} {rows[-1].share(side):.0%}" for side in rows[-1].seconds)
         click.echo(f"{work.name}: {shares}", err=True)
         if json_file is not None:  # what was measured is kept, whatever comes after it
-            values = {"machine": machine(), "peers": versions(), "how": how}
+            values = {"machine": machine(), "peers": versions(*PACKAGES), "how": how}
             write_results(json_file, json.dumps({**values, "rows": [asdict(each) for each in rows]}, indent=1) + "\n")
-    report_console().print(f"{machine()}, {versions()}\n{how}")
+    report_console().print(f"{machine()}, {versions(*PACKAGES)}\n{how}")
     if rows:
         show(rows)
 

@@ -152,12 +152,6 @@ class Bench:
         found_on = Machine.measured(resolve_target(target), threads or settings().threads)
         return cls(found_on, Log(out), Known.of(list(read_log(out)) if resume else [], found_on), out)
 
-    def pool(self, space: Space, known: Candidate) -> Pool:
-        """What a search draws from a space: what leaves storage as the known schedule does, but not that one."""
-        found_on = self.machine
-        made_for = found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes
-        return Pool(space, *made_for, known.layouts, {known.key})
-
     @property
     def table(self) -> tuple[MicroKernel, ...]:
         """The micro-kernels of the machine."""
@@ -173,8 +167,7 @@ class Bench:
             method: for the log.
         """
         key, ratios = subject_key(work.subject, self.machine.threads), {work.known.key: 1.0}
-        found_on = self.machine
-        pool = Pool(space, found_on.target, found_on.rates, found_on.threads, found_on.level3_bytes)
+        pool = Pool(space, *self.machine.made_for)
         every = list(points)
         different = {point.key: point for point in every if point is not None and point.key not in ratios}
         refused = every.count(None)
@@ -206,7 +199,8 @@ class Bench:
             seed: of the search.
         """
         key = subject_key(work.subject, self.machine.threads)
-        pool = self.pool(space, work.known)
+        # Later phases build on the storage that the known schedule leaves; that one itself is not drawn.
+        pool = Pool(space, *self.machine.made_for, work.known.layouts, {work.known.key})
         found: list[tuple[Timed, Candidate]] = []
         with self.evaluator(work) as evaluator:
             self.log.tell(self._line(work, key))

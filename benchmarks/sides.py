@@ -230,7 +230,7 @@ def serve(prepare: Callable[[Asked, Sequence[np.ndarray], Clock], Prepared]) -> 
     """Prepare the work of the command line, then print the seconds of as many runs as each line of the standard input
     says."""
     channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print is not an answer
     sys.stdout = sys.stderr
     given = json.loads(sys.argv[1])
     asked = Asked(**{**given, "shape": tuple(given["shape"])})

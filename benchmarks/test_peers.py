@@ -94,7 +94,7 @@ def test_a_side_that_dies_leaves_the_others(tmp_path: Path) -> None:
         "def run():\n    runs.append(1)\n    if len(runs) > 5:\n        os._exit(1)\n"
     )
     with side(tmp_path, f"{body}return Prepared(run, lambda: value)") as made:
-        for _ in range(2):  # closing it after that is no error, either
+        for _ in range(2):  # closing it after that is not an error, either
             with pytest.raises(SideFailed):
                 made.seconds(20)
 

@@ -29,17 +29,22 @@ def report_console() -> Console:
 
 def machine() -> str:
     """The machine and the versions that a figure belongs to, in one paragraph."""
-    versions = [f"numpy {np.__version__}"]
-    for package in ("torch",):
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"no {package}")
     compiler = find_compiler().version.splitlines()[0]
     return (
         f"{archspec.cpu.host().name}, {available_cores()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}, {', '.join(versions)}, {compiler}"
+        f"Python {platform.python_version()}, numpy {np.__version__}, {versions('torch')}, {compiler}"
     )
+
+
+def versions(*packages: str) -> str:
+    """Of packages that may be missing."""
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"no {package}")
+    return ", ".join(found)
 
 
 def spread(seconds: Sequence[float]) -> str:

@@ -70,13 +70,17 @@ class Machine:
         """Seconds that the machine needs at least for what a phase computes and touches."""
         return max(tunable.work.operations / self.rates.peak, tunable.work.bytes / self.rates.memory)
 
+    @property
+    def made_for(self) -> tuple[Target, Rates, int, int]:
+        """What pools of draws are told of the machine."""
+        return self.target, self.rates, self.threads, self.level3_bytes
+
     def pool(self, tunable: Tunable) -> Pool:
         """What a search of a phase draws from; the schedule that it has is not drawn."""
         layouts, seen = tunable.known.layouts, {tunable.known.key}
-        made_for = self.target, self.rates, self.threads, self.level3_bytes
         if isinstance(tunable.space, ListedSpace):
-            return ListedPool(tunable.space, *made_for, layouts, seen)
-        return Pool(tunable.space, *made_for, layouts, seen)
+            return ListedPool(tunable.space, *self.made_for, layouts, seen)
+        return Pool(tunable.space, *self.made_for, layouts, seen)
 
 
 @dataclass(frozen=True)
