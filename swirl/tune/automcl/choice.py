@@ -84,11 +84,7 @@ class ScheduleChoice:
 
 def choice_file(folder: Path, target: str) -> Path:
     """Where a folder has the choice for a target."""
-    return folder / _file_name(target)
-
-
-def _file_name(target: str) -> str:
-    return f"automcl_{target}.json"
+    return folder / f"automcl_{target}.json"
 
 
 def load_choice(target: Target, machine: str, threads: int, folders: Sequence[Path]) -> ScheduleChoice | None:
@@ -104,5 +100,6 @@ def load_choice(target: Target, machine: str, threads: int, folders: Sequence[Pa
     Raises:
         LatteError: one is damaged.
     """
-    found = (ScheduleChoice.read(*each) for each in stored(_file_name(target.name), folders))
+    paths = (choice_file(folder, target.name) for folder in folders)
+    found = (ScheduleChoice.read(*each) for each in stored(paths))
     return next((each for each in found if (each.machine, each.threads) == (machine, threads)), None)

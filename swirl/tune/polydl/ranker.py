@@ -139,11 +139,7 @@ ACTIVATIONS = {
 
 def weights_file(folder: Path, target: str) -> Path:
     """Where a folder has the ranker of a target."""
-    return folder / _file_name(target)
-
-
-def _file_name(target: str) -> str:
-    return f"polydl_ranker_{target}.json"
+    return folder / f"polydl_ranker_{target}.json"
 
 
 def load_ranker(target: Target, folders: Sequence[Path]) -> Ranker | None:
@@ -157,5 +153,6 @@ def load_ranker(target: Target, folders: Sequence[Path]) -> Ranker | None:
     Raises:
         LatteError: it is damaged.
     """
-    every = stored(_file_name(target.name), folders, "swirl.tune.polydl", f"rankers/{target.name}.json")
+    paths = (weights_file(folder, target.name) for folder in folders)
+    every = stored(paths, "swirl.tune.polydl", f"rankers/{target.name}.json")
     return next((Ranker.read(*each) for each in every), None)

@@ -217,11 +217,7 @@ class KernelTable:
 
 def table_file(folder: Path, target: str) -> Path:
     """Where a folder has the table of a target."""
-    return folder / _file_name(target)
-
-
-def _file_name(target: str) -> str:
-    return f"microkernels_{target}.json"
+    return folder / f"microkernels_{target}.json"
 
 
 def load_table(target: Target, machine: str, folders: Sequence[Path]) -> KernelTable:
@@ -236,7 +232,8 @@ def load_table(target: Target, machine: str, folders: Sequence[Path]) -> KernelT
     Raises:
         LatteError: one is damaged.
     """
-    every = stored(_file_name(target.name), folders, "swirl.tune.ttile", f"tables/{target.name}.json")
+    paths = (table_file(folder, target.name) for folder in folders)
+    every = stored(paths, "swirl.tune.ttile", f"tables/{target.name}.json")
     found = [KernelTable.read(*each) for each in every]
     same = [each for each in found if each.machine == machine and each.kept]
     for each in (*same, *found):
