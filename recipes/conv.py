@@ -135,6 +135,8 @@ def _sums_of_lanes(s: Schedule, target: Target, pixels: Sequence[str]) -> None:
     if "kx" in s.loops("backward"):  # unless every tap falls outside of the image
         s.vectorize("backward", "k_inner", target.simd_width)
         s.unroll("backward", "kx", s.extent("backward", "kx"), unroll_type=1)
+    if s.extent("backward", "n") < FEW_IMAGES:  # rows, too
+        s.parallelize("backward", ["n", "c", *pixels[:-1]], optional=True)
     s.parallelize("backward", "n")
 
 
@@ -162,7 +164,8 @@ def _register_tile(
     if blocks > 1:
         s.unroll_and_jam(phase, f"{channels}_outer", 2)
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
-    if "kx" in s.loops(phase):  # unless every tap falls outside of the image
+    # Copies of a tap with a loop of its own inside: without one, g++ keeps pixels for the next taps, and sums spill.
+    if f"{summed}_inner" in s.loops(phase) and "kx" in s.loops(phase):  # unless every tap falls outside of the image
         s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
     _fetch_ahead(s, target, phase, f"{summed}_outer", len(pixels) == 1, -(-blocks // 2) + ragged)
     for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate

@@ -19,7 +19,7 @@ from swirl.run.runner import Phase, Runner
 from swirl.target.targets import Target
 
 STEPS = 1_000_000  # of the multiply-add probe: a millisecond or two, much longer than a barrier
-READ_BYTES = 128 * 1024 * 1024  # that a probe reads; where the last-level cache holds more, memory's rate is that cache's
+READ_BYTES = 128 * 1024 * 1024  # of a probe; where the last-level cache holds more, its rate is taken for memory's
 LEVEL1 = 0.5  # level-1 caches whose bytes a thread reads, again and again, from it
 LEVEL2, LEVEL3 = 0.5, 2  # level-2 caches whose bytes a thread reads, again and again, from that level
 LINE = 64  # bytes of a cache line

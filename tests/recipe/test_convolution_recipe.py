@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from latte import ConvLayer, ConvLayerNoBias, MemoryDataLayer, Net
+from latte import ConvLayer, MemoryDataLayer, Net
 from latte.autodiff.differentiated import layer_programs
 from latte.ensemble import Ensemble
 from latte.tools.bench.assembly import counts, innermost_loops, instructions
@@ -24,27 +24,17 @@ from tests.codegen.test_machine_code import target_named
 from tests.layers.references import Windows, both, convolve, convolve_input_gradient, convolve_weight_gradient
 
 SHAPES = [
-    # images, channels, filters, extent, kernel, stride
-    (2, 16, 32, 7, 3, 1),
-    (3, 32, 16, 17, 3, 1),
-    (1, 32, 32, 29, 3, 1),
+    # images, channels, filters, extent, kernel, stride; tests below have others
     (2, 16, 48, 15, 3, 2),
-    (4, 32, 32, 4, 3, 1),
-    (5, 16, 32, 7, 3, 2),
-    (1, 16, 32, 14, 1, 1),
-    (2, 24, 40, 5, 1, 1),
     (1, 16, 16, 13, 1, 2),
     (1, 16, 16, 10, 5, 3),
     (1, 16, 16, 3, 3, 1),
-    (2, 20, 33, 9, 3, 1),
     (2, 3, 16, 9, 3, 1),
-    (2, 7, 9, 1, 1, 1),
     (2, 16, 8, 9, 3, 1),
     # weights that are few beside the pixels: private sums for parts of the images
     (8, 1, 16, 16, 3, 1),
-    (11, 3, 33, 17, 7, 1),
     (17, 16, 32, 16, 1, 1),
-    (9, 5, 7, 16, 3, 1),
+    (8, 3, 7, 16, 3, 1),
     # few input channels, whose gradients are sums of lanes
     (2, 8, 33, 9, 3, 2),
     (1, 3, 16, 11, 7, 3),
@@ -58,32 +48,24 @@ def with_padding(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(shape) == 7 else (*shape, shape[4] // 2)
 
 
-def declared(
-    shape: tuple[int, ...], layer: Callable[..., Ensemble] = ConvLayerNoBias
-) -> tuple[Net, Ensemble, Ensemble]:
+def declared(shape: tuple[int, ...]) -> tuple[Net, Ensemble, Ensemble]:
     images, channels, filters, extent, kernel, stride, pad = with_padding(shape)
     net = Net(images, seed=1)
     data = MemoryDataLayer(net, (channels, extent, extent))
-    conv = layer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=pad)
+    conv = ConvLayer(net, data, num_filters=filters, kernel=kernel, stride=stride, pad=pad)
     net.force_backward = True
     return net, data, conv
 
 
-def compiled(
-    shape: tuple[int, ...], recipe: Path | None = None, layer: Callable[..., Ensemble] = ConvLayerNoBias
-) -> tuple[Net, Ensemble, Ensemble]:
-    net, data, conv = declared(shape, layer)
-    if recipe is not None:
-        net.use_recipe("conv", recipe)
-    net.compile()
-    return net, data, conv
-
-
-def scheduled(shape: tuple[int, ...], target: Target | None = None) -> list[Outcome]:
-    """The commands that the recipe gives a layer; no code is made."""
-    net, _, conv = declared(shape, ConvLayer)
+def scheduled(
+    shape: tuple[int, ...],
+    target: Target | None = None,
+    phases: Sequence[str] = ("forward", "backward", "update"),
+) -> list[Outcome]:
+    """The commands that the recipe gives phases of a layer; no code is made."""
+    net, _, conv = declared(shape)
     (item,) = (item for item in layer_programs(net.graph, shape[0]) if item.ensemble is conv)
-    programs = {phase: canonical_stages(program)[-1].program for phase, program in item.programs.items()}
+    programs = {phase: canonical_stages(item.programs[phase])[-1].program for phase in phases}
     s = Schedule.alone(programs, target or resolve_target(), f"{conv.name}.")
     read_recipe(Path(__file__).parents[2] / "recipes" / "conv.py").apply(s)
     return list(s.outcomes)
@@ -91,8 +73,16 @@ def scheduled(shape: tuple[int, ...], target: Target | None = None) -> list[Outc
 
 def fetching(shape: tuple[int, ...], target: Target) -> list[str]:
     """The phases whose sources are fetched ahead."""
-    texts = [o.command.text for o in scheduled(shape, target) if (o.command.name, o.status) == ("prefetch", "applied")]
-    return [phase for phase in ("forward", "backward") if f"('{phase}'" in " ".join(texts)]
+    phases = ("forward", "backward")
+    outcomes = scheduled(shape, target, phases)
+    texts = [o.command.text for o in outcomes if (o.command.name, o.status) == ("prefetch", "applied")]
+    return [phase for phase in phases if f"('{phase}'" in " ".join(texts)]
+
+
+def has_private_sums(shape: tuple[int, ...], target: Target | None = None) -> bool:
+    """Whether parts of the images have sums of their own."""
+    outcomes = scheduled(shape, target, ("forward", "update"))  # forward chooses the blocks
+    return any(outcome.command.name == "privatize" for outcome in outcomes)
 
 
 def commands(net: Net, phase: str) -> list[str]:
@@ -104,7 +94,10 @@ def commands(net: Net, phase: str) -> list[str]:
 def assert_computes(shape: tuple[int, ...], recipe: Path | None = None) -> Net:
     """The net of a convolution, whose results are those of the definition: on small whole numbers, of which every sum
     is exact in float32, whatever its order."""
-    net, data, conv = compiled(shape, recipe, ConvLayer)
+    net, data, conv = declared(shape)
+    if recipe is not None:
+        net.use_recipe("conv", recipe)
+    net.compile()
     generator = np.random.default_rng(0)
     x, weights, bias, gradient = (
         generator.integers(-4, 5, of.shape).astype(np.float64)  # exact, and NumPy's products of integers are slow
@@ -132,14 +125,12 @@ def test_computes_convolutions(shape: tuple[int, ...]) -> None:
     assert not any("stream" in c.program.text for c in net.executable.compiled)  # small results stay in the caches
 
 
-@pytest.mark.parametrize("target", ["avx512", "avx2"])
 @pytest.mark.parametrize(
-    ("shape", "passes"),
+    ("target", "shape", "passes"),
     [
-        ((12, 160, 32, 7, 3, 1), True),  # 20 and 10 blocks of channels
-        ((12, 16, 24, 14, 5, 1), False),  # two columns of pixels at each border
-        ((6, 144, 17, 13, 3, 2), True),
-        ((1, 96, 16, 7, 3, 1), False),  # a single image
+        ("avx2", (12, 8, 16, 14, 5, 1), False),  # two columns of pixels at each border
+        ("avx2", (6, 144, 17, 13, 3, 2), True),
+        ("avx512", (1, 160, 16, 7, 3, 1), True),  # a single image
     ],
     ids=str,
 )
@@ -149,22 +140,20 @@ def test_short_rows_share_tiles_with_other_images(
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     net = assert_computes(shape)
     applied = commands(net, "forward")
-    shared = [text for text in applied if text.startswith("unroll_and_jam('forward', 'n'")]
-    if target == "avx2" and shape[0] > 1:
-        assert shared and any("tile_loop('forward', 'c_outer'" in text for text in applied) == passes, applied
+    assert any(text.startswith("unroll_and_jam('forward', 'n'") for text in applied), applied
+    assert any("tile_loop('forward', 'c_outer'" in text for text in applied) == passes, applied
 
 
-@pytest.mark.parametrize("shape", [(16, 33, 33, 7, 3, 1), (16, 16, 32, 7, 3, 1)], ids=str)
-def test_all_images_run_on_all_threads(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those in tiles of another size ran on one: all of them where channels leave a block ragged, and those of a single
-    pair of blocks."""
+def test_all_images_run_on_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in tiles of another size ran on one: all of them where channels leave a block ragged, as the 33 do, and
+    those of a single pair of blocks, as the 16 are."""
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx2", runs=True).name)
-    net = assert_computes(shape)
+    net = assert_computes((16, 16, 33, 7, 3, 1))
     for phase in ("forward", "backward"):
         assert {"n", "n_1"} <= {loop for loops in shared_loops(net, phase) for loop in loops}, phase
 
 
-@pytest.mark.parametrize("shape", [(1, 40, 24, 9, 3, 1), (2, 33, 41, 16, 3, 1), (1, 9, 12, 12, 5, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 33, 41, 9, 3, 1), (1, 9, 12, 9, 3, 1), (1, 3, 12, 9, 3, 1)], ids=str)
 def test_threads_share_the_rows_of_few_images(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whole blocks, an odd one and a ragged one: all of them ran on one thread for a single image."""
     monkeypatch.setenv("SWIRL_TARGET", target_named("avx2", runs=True).name)
@@ -190,7 +179,7 @@ def everything_is_large(tmp_path: Path) -> Path:
     return tmp_path / "any.py"
 
 
-@pytest.mark.parametrize("shape", [(2, 24, 40, 5, 1, 1), (5, 16, 48, 9, 1, 1), (2, 7, 9, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 24, 40, 5, 1, 1), (2, 7, 9, 1, 1, 1)], ids=str)
 def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, ...], everything_is_large: Path) -> None:
     net = assert_computes(shape, everything_is_large)
     (text,) = (c.program.text for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "forward"))
@@ -199,13 +188,14 @@ def test_large_results_of_one_tap_are_stored_past_the_caches(shape: tuple[int, .
 
 @pytest.mark.parametrize(
     ("target", "shape", "phases"),
-    [("avx512", (1, 40, 193, 9, 1, 1), ["backward"]), ("avx2", (2, 200, 24, 5, 1, 1), ["forward"])],
+    [("avx512", (1, 40, 193, 9, 1, 1), ["backward"]), ("avx2", (2, 200, 24, 3, 1, 1), ["forward"])],
     ids=str,
 )
 def test_blocks_of_one_tap_are_fetched_ahead_where_they_are_many(
     shape: tuple[int, ...], phases: list[str], target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert all(fetching(shape, TARGETS[name]) == phases for name in ("avx512", "avx2"))
+    other = {"avx512": "avx2", "avx2": "avx512"}[target]
+    assert fetching(shape, TARGETS[other]) == phases
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
     net = assert_computes(shape)
     texts = {c.phase: c.program.text for c in net.executable.compiled if c.ensemble.kind == "conv"}
@@ -228,7 +218,7 @@ def test_blocks_are_fetched_ahead_from_memory(shape: tuple[int, ...], phases: li
     assert not fetching(shape, TARGETS["avx2"])  # 32 bytes of a pixel
 
 
-@pytest.mark.parametrize("shape", [(2, 40, 33, 9, 3, 2), (3, 35, 20, 7, 3, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 32, 32, 9, 3, 2), (3, 35, 20, 7, 3, 1)], ids=str)
 def test_what_is_fetched_ahead_is_computed_alike(
     shape: tuple[int, ...], everything_is_large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +235,7 @@ def test_every_command_is_applied() -> None:
     assert sum(outcome.command.name == "reindex" for outcome in outcomes) == 2
 
 
-@pytest.mark.parametrize("shape", [(2, 16, 32, 7, 3, 1), (3, 20, 33, 17, 3, 2), (1, 32, 32, 9, 5, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 20, 33, 9, 3, 2), (1, 32, 32, 9, 5, 1)], ids=str)
 def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]) -> None:
     halo = Path(__file__).parents[2] / "examples" / "recipes" / "conv_halo.py"
     net = assert_computes(shape, halo)
@@ -259,7 +249,7 @@ def test_zeros_around_the_inputs_instead_of_taps_left_out(shape: tuple[int, ...]
     [((16, 1, 16, 28, 3, 1), True), ((4, 256, 256, 28, 3, 1), False), ((1, 1, 16, 56, 3, 1), False)],
 )
 def test_sums_of_parts_of_the_images_where_weights_are_few(shape: tuple[int, ...], private: bool) -> None:
-    assert any(outcome.command.name == "privatize" for outcome in scheduled(shape)) == private
+    assert has_private_sums(shape) == private
 
 
 @pytest.mark.parametrize(
@@ -294,7 +284,7 @@ def test_sums_of_weights_that_leave_the_second_cache_are_counted(
     shape: tuple[int, ...], kibibytes: int, once: bool
 ) -> None:
     target = replace(TARGETS["avx2"], l1_bytes=16 * 1024, l2_bytes=kibibytes * 1024)
-    assert any(outcome.command.name == "privatize" for outcome in scheduled(shape, target)) == once
+    assert has_private_sums(shape, target) == once
 
 
 @pytest.mark.parametrize(
@@ -311,14 +301,13 @@ def test_sums_of_weights_that_leave_the_second_cache_are_counted(
 )
 def test_ragged_blocks_leave_work_for_all_threads(shape: tuple[int, ...], shared: str, pairs: bool) -> None:
     """They are separate from the whole ones."""
-    texts = [o.command.text for o in scheduled(shape, TARGETS["avx512"]) if o.status == "applied"]
+    outcomes = scheduled(shape, TARGETS["avx512"], ("forward", "update"))
+    texts = [outcome.command.text for outcome in outcomes if outcome.status == "applied"]
     assert [text for text in texts if text.startswith("parallelize('update'")] == [f"parallelize('update', {shared})"]
     assert ("unroll_and_jam('update', 'k_outer', 2)" in texts) == pairs
 
 
-@pytest.mark.parametrize(
-    "shape", [(9, 20, 33, 16, 3, 1), (10, 97, 40, 15, 3, 1), (1, 97, 32, 9, 3, 1), (2, 48, 33, 9, 3, 2)], ids=str
-)
+@pytest.mark.parametrize("shape", [(9, 20, 33, 16, 3, 1), (1, 97, 32, 9, 3, 1)], ids=str)
 def test_updates_of_ragged_blocks(shape: tuple[int, ...]) -> None:
     assert_computes(shape)
 
@@ -326,7 +315,7 @@ def test_updates_of_ragged_blocks(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("images", [3, 9])
 def test_uneven_parts_of_the_images_are_not_made_where_blocks_of_weights_are_enough(images: int) -> None:
     """Threads would wait for one that has a part more."""
-    assert not any(outcome.command.name == "privatize" for outcome in scheduled((images, 64, 64, 56, 1, 1)))
+    assert not has_private_sums((images, 64, 64, 56, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -336,7 +325,6 @@ def test_uneven_parts_of_the_images_are_not_made_where_blocks_of_weights_are_eno
         ("avx2", (12, 24, 33, 2, 1, 1, 1)),
         ("avx512", (5, 16, 40, 7, 1, 1, 3)),
         ("avx2", (7, 3, 17, 13, 1, 1, 1)),
-        ("portable", (7, 3, 17, 13, 1, 1, 1)),
         ("avx512", (9, 16, 24, 7, 2, 1, 3)),
         ("avx2", (9, 16, 24, 7, 3, 2, 3)),
     ],
@@ -362,9 +350,9 @@ def test_zeros_around_that_no_tap_of_a_pixel_leaves(
 )
 def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
-    net, _, conv = compiled(shape)
+    net = assert_computes(shape)
     for phase in ("forward", "backward", "update"):
-        (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == phase)
+        (kernel,) = (c for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", phase))
         code = instructions(kernel.built.path, kernel.built.name)
         least = {"avx512": 16, "avx2": 8}[target]
         assert sum("fmadd" in text for _, text in code) > (3 * least if shape[4] > 1 else least - 1), phase
@@ -386,8 +374,21 @@ def test_sums_stay_in_registers(shape: tuple[int, ...], target: str, monkeypatch
 def test_rows_in_pieces_keep_sums_in_registers(target: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """g++ writes out a row of four pixels, and kept what it had loaded for one of them for the next ones."""
     monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
-    net, _, conv = compiled((12, 32, 64, 4, 3, 1))
-    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == "update")
+    net = assert_computes((12, 32, 64, 4, 3, 1))
+    (kernel,) = (c for c in net.executable.compiled if (c.ensemble.kind, c.phase) == ("conv", "update"))
     code = instructions(kernel.built.path, kernel.built.name)
     (row,) = (loop for loop in innermost_loops(code) if counts(loop).multiply_adds >= 40)
     assert sum("[rsp" in text for text in row) <= most
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_few_channels_keep_sums_in_registers(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taps were written out, and g++ kept their pixels for the next ones: the first layer of a net took twice as
+    long."""
+    monkeypatch.setenv("SWIRL_TARGET", target_named(target, runs=True).name)
+    net, _, conv = declared((2, 3, 32, 56, 3, 1))
+    net.compile()
+    (kernel,) = (c for c in net.executable.compiled if c.ensemble is conv and c.phase == "forward")
+    tiles = [loop for loop in innermost_loops(instructions(kernel.built.path, kernel.built.name)) if len(loop) > 20]
+    assert sum(counts(loop).multiply_adds for loop in tiles) >= {"avx512": 28, "avx2": 10}[target]
+    assert not [text for loop in tiles for text in loop if "[rsp" in text]

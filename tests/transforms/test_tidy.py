@@ -6,6 +6,7 @@ import pytest
 
 from swirl.ir.nest import Program
 from swirl.target.targets import Target
+from swirl.transforms import COMMANDS
 from swirl.transforms.passes.tidy import tidy
 from tests.support import assert_compiles_to_same, assert_same, program
 
@@ -62,4 +63,28 @@ def test_a_condition_on_data_that_a_piece_changes_is_asked_again(target: Target)
     before = pieces(text)
     after = assert_same(before, tidy(before))
     assert after.text.count("if x[0, 0] > 0.0:") == 2
+    assert_compiles_to_same(after, target)
+
+
+def test_loops_of_one_iteration_go_with_what_they_declare(target: Target) -> None:
+    before = pieces("for k in range(3):\n for i in range(0, 4, 8):\n  t: float32 = x[i, k]\n  z[k, i] += t * t\n")
+    after = assert_same(before, tidy(before))
+    assert after.text.count("for ") == 1
+    assert_compiles_to_same(after, target)
+
+
+def test_those_that_declare_one_name_stay(target: Target) -> None:
+    loop = " for i in range({0}, {0} + 1):\n  t: float32 = x[i, k]\n  z[k, i] += t * t\n"
+    before = pieces(f"for k in range(3):\n{loop.format(0)}{loop.format(2)}")
+    after = assert_same(before, tidy(before))
+    assert after.text.count("for ") == 3
+    assert_compiles_to_same(after, target)
+
+
+def test_elements_are_kept_over_loops_of_one_iteration(target: Target) -> None:
+    """What sets them, outside of such a loop, needs no store: the gradient of a window of one channel had one."""
+    loops = " for i in range(1):\n  for y in range(4):\n   z[k + i, 0] += x[y, k + i]\n"
+    before = pieces(f"for k in range(3):\n z[k, 0] = 0.0\n{loops}")
+    after = assert_same(before, COMMANDS["scalar_replace"](before, "z"))
+    assert after.text.count("z[") == 1
     assert_compiles_to_same(after, target)

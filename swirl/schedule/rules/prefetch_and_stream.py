@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from swirl.analysis.loop_facts import NEAR, LoopFacts, Use, facts, stride
@@ -22,26 +23,29 @@ fetch ahead by themselves."""
 
 
 def fetch_rows(trials: Trials) -> None:
-    """Where an iteration reads a short piece of each of many rows that are pages apart, the pieces of the next one are
-    fetched, if half of the level-2 cache holds them.
+    """Where an iteration passes more than once by short pieces of many rows that are pages apart, the pieces of the
+    next one are fetched, if half of the level-2 cache holds them.
 
     rewrite:
         for x in range(0, 3136, 16):                    for x in range(0, 3136, 16):
             for c in range(64):                             for c in range(64):
-                for l in vector(16):              →             prefetch(a[c, x + 16])
-                    s[x + l] += a[c, x + l]                 for c in range(64):
-                                                                for l in vector(16):
-                                                                    s[x + l] += a[c, x + l]
+                for l in vector(16):                            prefetch(a[c, x + 16])
+                    s[x + l] += a[c, x + l]       →         for c in range(64):
+            for c in range(64):                                 for l in vector(16):
+                for l in vector(16):                                s[x + l] += a[c, x + l]
+                    y[c, x + l] = a[c, x + l] / s[x + l]    …
 
-    Hardware: processors fetch ahead along a row, and not beyond a page.
+    Hardware: processors fetch ahead along a row, and not beyond a page. A single pass needs none: its loads wait for
+    nothing, so that many are under way at a time.
     """
     (nest,), buffers = trials.nests, trials.program.buffers
     read = {a.name for s in statements_of(nest) for a in s.accesses if a.kind != "write"}
     every, fetched = facts(nest, buffers), set[str]()
     for found in (loop for loop in reversed(every) if loop.trips > 1):
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
-        pieces = dict.fromkeys(use.access.name for use in found.uses if _is_piece(found, use, rows))
-        for name in (name for name in pieces if name in read and name not in fetched):
+        pieces = Counter(use.access.name for use in found.uses if _is_piece(found, use, rows))
+        again = max(pieces.values(), default=0) > 1
+        for name in (name for name in pieces if again and name in read and name not in fetched):
             skipped = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
             why = "pieces of rows that are pages apart"
             if not skipped and trials.apply(why, "prefetch", name, found.var, 1, 2):

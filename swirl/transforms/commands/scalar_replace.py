@@ -14,6 +14,7 @@ from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.checks.ways_out import Trial, step
+from swirl.transforms.rewrites.loops.single import with_numbers_of_single
 from swirl.transforms.rewrites.storage.candidates import obstacle
 from swirl.transforms.rewrites.storage.scalar_replacement import replaced
 
@@ -28,7 +29,7 @@ def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: 
                                                 mean_t += x[c, h]
                                             mean[c] = mean_t
 
-    Inside unrolled and vector loops the elements become an array of registers.
+    Inside unrolled and vector loops the elements become an array of registers. A loop of one iteration moves nothing.
 
     Args:
         buffer: only references to this buffer; by default every reference that gains.
@@ -42,7 +43,9 @@ def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: 
     result = program
     for index, target in enumerate(program.nests):
         if nest is None or nest in (index, target.label):
-            result = result.with_nest(index, replaced(result, target, buffer))
+            settled = target.with_body(with_numbers_of_single(target.body))
+            after = replaced(result.with_nest(index, settled), settled, buffer)
+            result = result if after is settled else result.with_nest(index, after)
     if buffer is not None and result.text == program.text:
         holders = [i for i, n in enumerate(program.nests) if buffer in n.arguments and nest in (None, i, n.label)]
         if holders:

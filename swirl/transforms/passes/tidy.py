@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from swirl.ir.affine import simplify_body
 from swirl.ir.nest import Program, loop_of, substitute
+from swirl.ir.trees import name_of, names_in
 from swirl.ir.types import explicit
 from swirl.transforms.rewrites.checks.checked import checked
 from swirl.transforms.rewrites.loops.bounds import tighten
 from swirl.transforms.rewrites.loops.decided_guards import drop_decided_guards
+from swirl.transforms.rewrites.loops.single import is_single
 
 
 def tidy(program: Program) -> Program:
@@ -31,7 +34,7 @@ def tidy(program: Program) -> Program:
 
 def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
     result: list[ast.stmt] = []
-    for node in body:
+    for place, node in enumerate(body):
         if isinstance(node, ast.If):
             branches = _without_single(node.body), _without_single(node.orelse)
             result.append(ast.If(node.test, branches[0] or [ast.Pass()], branches[1]))
@@ -40,11 +43,16 @@ def _without_single(body: list[ast.stmt]) -> list[ast.stmt]:
             if loop.kind == "range" and loop.extent == 0:
                 continue
             inner = _without_single(node.body)
-            declares = any(isinstance(s, ast.AnnAssign) for s in inner)
-            if loop.kind in ("range", "unrolled") and loop.extent == 1 and not declares:
+            if is_single(loop) and not _clashes(inner, body[:place] + body[place + 1 :]):
                 result += [substitute(s, {loop.var: loop.start}) for s in inner]
             elif inner:
                 result.append(loop.node(inner))
         else:
             result.append(node)
     return result
+
+
+def _clashes(inner: Iterable[ast.stmt], others: Iterable[ast.stmt]) -> bool:
+    """Whether statements declare a local whose name others have: in one block there can be one of a name."""
+    declared = {name_of(node.target) for node in inner if isinstance(node, ast.AnnAssign)}
+    return bool(declared) and any(not declared.isdisjoint(names_in(other)) for other in others)

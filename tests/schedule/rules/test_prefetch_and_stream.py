@@ -61,14 +61,18 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> Target:
     return replace(TARGETS["avx2"], l1_bytes=2**10, l2_bytes=2**12)
 
 
-@pytest.mark.parametrize(("row", "ahead"), [(80, True), (48, False)])
-def test_the_next_pieces_of_rows_are_fetched(row: int, ahead: bool, small_pages: Target) -> None:
-    text = f"""
-for x in range({row // 16}):
+@pytest.mark.parametrize(("row", "passes", "ahead"), [(80, 2, True), (48, 2, False), (80, 1, False)])
+def test_the_next_pieces_of_rows_that_are_passed_by_again_are_fetched(
+    row: int, passes: int, ahead: bool, small_pages: Target
+) -> None:
+    """In one pass, no load waits for anything: fetching the rows of a matrix that multiplies one vector took twice as
+    long."""
+    loops = """
     for c in range(4):
         for l in vector(16):
             s[16 * x + l] += a[c, 16 * x + l]
 """
+    text = f"for x in range({row // 16}):{loops * passes}"
     _, applied = by_rule("fetch_rows", program(text, s=(row,), a=(4, row)), small_pages)
     assert applied == (["prefetch('forward', 'a', 'x', 1, 2)"] if ahead else [])
 
