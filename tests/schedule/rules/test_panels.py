@@ -108,3 +108,14 @@ def test_panels_are_copied_for_many_rows(rows: int, copied: bool, small_panels: 
     before = program(PANELS.format(rows=rows), y=(rows, 256), a=(rows, 32), w=(32, 256))
     _, applied = by_rule("panels", before, small_panels)
     assert applied == (["pack('forward', 'w', at='k_outer')"] if copied else [])
+
+
+@pytest.mark.parametrize(("other", "copied"), [("v", True), ("w", False)])
+def test_a_panel_is_not_copied_for_others_that_want_rows_as_they_are(
+    other: str, copied: bool, small_panels: Target
+) -> None:
+    """Of ``x xᵀ x``, the copy for one product had rows along which the other one had its lanes: each was gathered."""
+    text = f"{PANELS.format(rows=4)}        for i in range(32):\n            z[n, i] += a[n, i] * {other}[i, 3]\n"
+    before = program(text, y=(4, 256), z=(4, 32), a=(4, 32), w=(32, 256), v=(32, 8))
+    _, applied = by_rule("panels", before, small_panels)
+    assert applied == (["pack('forward', 'w', at='k_outer')"] if copied else [])
