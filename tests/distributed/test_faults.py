@@ -32,6 +32,7 @@ LEFT = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_lowered")
 def test_what_goes_wrong_is_said_in_all_processes_within_the_timeout() -> None:
     hows = ",".join([*DIFFERENT, "stops", "cannot compile", *LEFT])
     started = processes.start(3, "fail", hows)

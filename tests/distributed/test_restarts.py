@@ -13,5 +13,6 @@ from tests.distributed import restarts
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_lowered")
 def test_a_kill(tmp_path: Path) -> None:
     assert restarts.check(tmp_path, kills=1, seed=4) > 0

@@ -70,6 +70,7 @@ def test_processors_and_caches_may_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_lowered")
 def test_what_is_local_and_what_is_not(tmp_path: Path) -> None:
     """Statistics of batch norm and transforms are each process's own; what is learned is the same, the running
     statistics, and the seed of rank 0, too."""
@@ -81,6 +82,7 @@ def test_what_is_local_and_what_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_lowered")
 def test_the_page_trains(tmp_path: Path) -> None:
     """The script of docs/distributed.md."""
     page = (processes.ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch.distributed
@@ -68,7 +69,8 @@ def declare(
         seed: of the net.
         filters: of its convolution.
         layer: makes a layer after the convolution; by default a pooling.
-        double: whether it computes in double precision, on the portable target.
+        double: whether it computes in double precision, on the portable target, as it is lowered: schedules do not
+            matter for what is compared so.
     """
     net = Net(batch_size=TOGETHER // size, seed=seed)
     data, label = MemoryDataLayer(net, (1, 8, 8)), MemoryDataLayer(net, (1,))
@@ -78,7 +80,9 @@ def declare(
     SoftmaxLossLayer(net, scores, label, ignore_label=-1)
     AccuracyLayer(net, scores, label, ignore_label=-1)
     if double:  # what a net has no option for
-        net._session, net.graph.settings.compiled = new_session(net.graph, "portable", None, False, double=True), True
+        with mock.patch.dict(os.environ, LATTE_SCHEDULE="0"):
+            net._session = new_session(net.graph, "portable", None, False, double=True)
+        net.graph.settings.compiled = True
     else:
         net.compile(distributed=group)
     return net

@@ -245,20 +245,17 @@ def test_sources_have_the_layout_that_they_have_in_a_net(kind: str, shape: str, 
     assert parsed(kind, shape).comes_in_blocks == blocks
 
 
-def test_a_peer_that_fails_is_left_out_and_told() -> None:
-    broken = Side("PyTorch", environment=(("PYTHONPATH", "/nowhere"), ("PYTHONHOME", "/nowhere")))
-    both = [sides("portable")[0], broken]
-    found = alternate.measured(parsed("relu", "2,3,4"), ["forward"], both, 1, "portable", False, 1, lambda text: None)
-    assert list(found[0].seconds) == [OURS] and "has failed" in found[0].missing["PyTorch"]
-    assert found[0].tuned == ""
-
-
-def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_peers_that_fail_are_left_out_and_told(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    broken = Side("broken", environment=(("PYTHONPATH", "/nowhere"), ("PYTHONHOME", "/nowhere")))
     without = Side("PyTorch", environment=(("PYTHONPATH", os.pathsep.join((str(tmp_path), str(ROOT)))),))
-    both = [sides("portable")[0], without]
-    found = alternate.measured(parsed("relu", "2,3,4"), ["forward"], both, 1, "portable", False, 1, lambda text: None)
-    assert found[0].missing["PyTorch"].endswith("No module named 'torch'; pip install torch")
+    three = [sides("portable")[0], broken, without]
+    (found,) = alternate.measured(
+        parsed("relu", "2,3,4"), ["forward"], three, 1, "portable", False, 1, lambda text: None
+    )
+    assert list(found.seconds) == [OURS] and found.tuned == ""
+    assert "has failed" in found.missing["broken"]
+    assert found.missing["PyTorch"].endswith("No module named 'torch'; pip install torch")
 
 
 @pytest.mark.parametrize(
@@ -285,10 +282,14 @@ def test_a_refused_recipe_is_told_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_workers_end_with_their_case() -> None:
+    """Until then they are asked; turns have pauses, and say what threads met."""
     with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
         worker = workers.start(sides("portable")[0])
         about = {"target": "portable", "value": [2, 3, 4, 4], "phases": ["forward", "backward"], "untuned": []}
         assert worker.about == about
+        turn = worker.turn("forward", runs=3, warm=2, pause=0.02)
+        assert len(turn.seconds) == 3 and min(turn.seconds) > 0
+        assert turn.regions == turn.shared == 0  # of one thread
     assert worker.process.returncode == 0
 
 
@@ -330,13 +331,6 @@ def test_rows_say_whether_threads_shared_a_core() -> None:
     assert "threads shared a core: Latte in 3 of 70 regions" in line(made)
     assert "shared a core" not in line(row(shared={OURS: (0, 70)}))
     assert json.loads(as_json({}, [made]))["rows"][0]["shared"] == {OURS: [3, 70], "default schedule": [0, 9]}
-
-
-def test_turns_have_pauses_and_say_what_threads_met() -> None:
-    with Workers(parsed("relu", "2,3,4"), 1, "portable", False) as workers:
-        turn = workers.start(sides("portable")[0]).turn("forward", runs=3, warm=2, pause=0.02)
-    assert len(turn.seconds) == 3 and min(turn.seconds) > 0
-    assert turn.regions == turn.shared == 0  # of one thread
 
 
 def test_plot(tmp_path: Path) -> None:

@@ -47,9 +47,8 @@ def residual_net(target: str | None = None, frozen: Sequence[str] = ()) -> Net:
     net = Net(BATCH, seed=1)
     data, label = MemoryDataLayer(net, (3, 13, 11)), MemoryDataLayer(net, (1,))
     stem = ReLULayer(net, BatchNormLayer(net, ConvLayer(net, data, num_filters=17, stride=2)))
-    inner = ReLULayer(net, BatchNormLayer(net, ConvLayer(net, stem, num_filters=17)))
-    outer = BatchNormLayer(net, ConvLayer(net, inner, num_filters=17))
-    pooled = GlobalMeanPoolingLayer(net, ReLULayer(net, AddLayer(net, [stem, outer])))
+    branch = BatchNormLayer(net, ConvLayer(net, stem, num_filters=17))
+    pooled = GlobalMeanPoolingLayer(net, ReLULayer(net, AddLayer(net, [stem, branch])))
     SoftmaxLossLayer(net, FullyConnectedLayer(net, pooled, 5, name="fc1"), label)
     if frozen:
         net.freeze(*frozen)
@@ -104,16 +103,15 @@ def residual_module(torch: Any) -> Any:
     class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            for number, channels in enumerate((3, 17, 17), start=1):
+            for number, channels in enumerate((3, 17), start=1):
                 setattr(self, f"conv{number}", torch.nn.Conv2d(channels, 17, 3, 2 if number == 1 else 1, 1))
                 setattr(self, f"batch_norm{number}", torch.nn.BatchNorm2d(17))
             self.fc1 = torch.nn.Linear(17, 5)
 
         def forward(self, images: Any) -> Any:
             stem = torch.relu(self.batch_norm1(self.conv1(images)))
-            inner = torch.relu(self.batch_norm2(self.conv2(stem)))
-            outer = self.batch_norm3(self.conv3(inner))
-            return self.fc1(torch.relu(stem + outer).mean((2, 3)))
+            branch = self.batch_norm2(self.conv2(stem))
+            return self.fc1(torch.relu(stem + branch).mean((2, 3)))
 
     return Module().double()
 
@@ -185,7 +183,7 @@ def test_a_frozen_stem_has_no_gradients_and_the_commands_of_inference() -> None:
     net = residual_net(frozen=STEM)
     step(net)
     forward = [part.unit.name for part in net.executable.order["forward"]]
-    assert forward[:2] == ["conv1_batch_norm1_relu1", "conv2_batch_norm2_relu2"]
+    assert forward[:2] == ["conv1_batch_norm1_relu1", "conv2_batch_norm2"]
     backward = {part.unit.name for part in net.executable.order["backward"]}
     assert backward == {"softmax_loss1", "fc1"}
     assert not any("conv" in name and ".grad" in name for name in net.executable.buffers)

@@ -114,13 +114,28 @@ def chain(batch_size=3, **options):
     return net
 
 
+def block(net, source):
+    """A convolution, then a residual block."""
+    first = ReLULayer(net, ConvLayer(net, source, 24, 3, 1, 1))
+    inner = BatchNormLayer(net, ConvLayer(net, first, 24, 3, 1, 1))
+    return ReLULayer(net, ResidualSumLayer(net, first, inner))
+
+
+def small(batch_size=3, **options):
+    """A few layers, for what holds of any net."""
+    net = Net(batch_size, seed=4, **options)
+    image, label = MemoryDataLayer(net, (8, 11, 11), name="image"), MemoryDataLayer(net, (1,), name="label")
+    scores = FullyConnectedLayer(net, MeanPoolingLayer(net, block(net, image)), 10)
+    SoftmaxLossLayer(net, scores, label)
+    AccuracyLayer(net, scores, label)
+    return net
+
+
 def branches(batch_size=3, **options):
     """A residual block, concatenation, a sum of two branches, a loss of an inner layer."""
     net = Net(batch_size, seed=4, **options)
     image, label = MemoryDataLayer(net, (8, 11, 11), name="image"), MemoryDataLayer(net, (1,), name="label")
-    first = ReLULayer(net, ConvLayer(net, image, 24, 3, 1, 1))
-    inner = BatchNormLayer(net, ConvLayer(net, first, 24, 3, 1, 1))
-    layer = ReLULayer(net, ResidualSumLayer(net, first, inner))
+    layer = block(net, image)
     side = MeanPoolingLayer(net, layer, 3, 1, 1, clamp=False)
     layer = ConcatLayer(net, [layer, side, ConvLayer(net, layer, 16, 1, 1, 0)])
     early = FullyConnectedLayer(net, GlobalMeanPoolingLayer(net, layer), 10)
@@ -190,24 +205,25 @@ def same(one, other):
 
 @pytest.mark.parametrize("name", NETS)
 def test_dead_memory_may_hold_anything(name, monkeypatch):
-    net, apart = NETS[name](), NETS[name]()
-    net.compile()
-    apart.compile()
+    """The bits are those of a net in which nothing shares; in less memory, too."""
+    apart, shared, less = NETS[name](), NETS[name](), NETS[name](memory="less")
+    for net in (apart, shared, less):
+        net.compile()
     apart.executable.pin_all()
     assert not apart.executable.memory.overwritten("forward")
+    sizes = [net.executable.memory.plan.timelines["training"].size() for net in (shared, less)]
+    assert sizes[1] <= sizes[0]
     expected = train(apart)
     monkeypatch.setattr(Executable, "run", run_poisoned)
-    same(train(net), expected)
+    for net in (shared, less):
+        same(train(net), expected)
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_nothing_is_shared_where_all_is_kept(name):
     with lowered():
-        net = NETS[name](keep="all")
-        net.compile()
-    memory = net.executable.memory
-    assert not any(line.spans for line in memory.plan.timelines.values())
-    assert not memory.overwritten("forward") | memory.overwritten("backward") | memory.overwritten("inference")
+        report = NETS[name](keep="all").memory()
+    assert [phase.apart for phase in report.phases] == [0, 0]
 
 
 def test_less_memory_than_all_storage():
@@ -228,7 +244,7 @@ def overwritten(net, phase="forward"):
 
 
 def test_an_overwritten_value_is_missing_and_can_be_kept():
-    net = small_resnet()
+    net = small()
     net.compile()
     net.set_batch(*batch(net))
     net.forward()
@@ -236,7 +252,7 @@ def test_an_overwritten_value_is_missing_and_can_be_kept():
     with pytest.raises(DataError, match=re.escape(f"{layer.name}.value has been overwritten")) as refused:
         layer.get_value()
     assert f"net.keep({layer.name})" in str(refused.value)
-    kept = small_resnet()
+    kept = small()
     kept.keep(kept[layer.name])
     kept.compile()
     kept.set_batch(*batch(kept))
@@ -268,12 +284,12 @@ def test_outputs_losses_and_data_stay():
 
 
 def test_predict_of_an_inner_layer():
-    net = small_resnet()
+    net, kept = small(), small(keep="all")
     net.compile()
-    images = batch(net, items=7)[0]
-    for layer in ("layer1_0_bn3", "mean_pooling1"):
-        kept = small_resnet(keep="all")
+    with lowered():
         kept.compile()
+    images = batch(net, items=7)[0]
+    for layer in ("batch_norm1", "mean_pooling1"):
         expected = kept.predict(images, layer=layer)
         np.testing.assert_allclose(net.predict(images, layer=layer), expected, rtol=1e-3, atol=1e-4)
 
@@ -302,11 +318,11 @@ def test_a_gradient_of_ones_own():
     """At an inner layer it compiles the net again; what backward needs is computed again."""
     results = []
     for apart in (False, True):
-        net = branches()
+        net = small()
         net.compile()
         net.set_batch(*batch(net))
         net.forward()
-        layer = net["add1" if "add1" in [e.name for e in net.ensembles] else "relu2"]
+        layer = net["relu2"]
         layer.set_grad(np.ones((net.batch_size, *layer.shape)))
         if apart:
             net.executable.pin_all()
@@ -317,7 +333,7 @@ def test_a_gradient_of_ones_own():
 
 
 def test_copies_and_what_is_written_by_hand():
-    net = chain()
+    net = small()
     net.compile()
     net.set_batch(*batch(net))
     net.forward()
@@ -335,7 +351,7 @@ def test_copies_and_what_is_written_by_hand():
 
 def test_all_memory_is_shown():
     """Looking at one array keeps that one."""
-    net = small_resnet()
+    net = small()
     net.compile()
     net.set_batch(*batch(net))
     layer = overwritten(net)
@@ -348,8 +364,9 @@ def test_all_memory_is_shown():
 
 
 # --- what is allocated when ---------------------------------------------------------------------------------
-def test_gradients_are_allocated_at_the_first_training_step():
-    net = small_resnet()
+def test_memory_is_allocated_when_it_is_needed():
+    """Gradients at the first training step; the first arena, of inference, becomes that of training."""
+    net = small()
     net.compile()
     memory = net.executable.memory
     large = [n for n, b in net.executable.buffers.items() if b.role == "param_grad" and b.nbytes >= 4096]
@@ -361,42 +378,20 @@ def test_gradients_are_allocated_at_the_first_training_step():
     net.predict(batch(net)[0])
     net.set_batch(*batch(net))
     net.test()
-    assert not allocated() and memory.own.region.arena.total_bytes == memory.plan.timelines["inference"].size()
-    assert not net["layer1_0_conv1"].get_grad_weights().any()  # zeros, without memory
+    inference, training = (memory.plan.timelines[line].size() for line in ("inference", "training"))
+    assert not allocated() and memory.own.region.arena.total_bytes == inference
+    assert not net["conv1"].get_grad_weights().any()  # zeros, without memory
     net.forward()
-    assert not allocated()
+    assert not allocated() and memory.own.region.arena.total_bytes == training > 2 * inference
     net.backward()
     assert allocated() == large
-    assert net["layer1_0_conv1"].get_grad_weights().any()
-
-
-def test_the_first_arena_of_inference_becomes_that_of_training():
-    net = small_resnet()
-    net.compile()
-    net.set_batch(*batch(net))
+    assert net["conv1"].get_grad_weights().any()
     net.test()
-    loss, memory = net.loss, net.executable.memory
-    small = memory.own.region.arena.total_bytes
-    net.forward()
-    assert memory.own.region.arena.total_bytes == memory.plan.timelines["training"].size() > 2 * small
-    net.test()
-    assert memory.own.region.arena.total_bytes > 2 * small
-    assert np.isfinite(loss)
+    assert memory.own.region.arena.total_bytes == training
+    assert np.isfinite(net.loss)
 
 
 # --- less memory --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", NETS)
-def test_less_memory_to_the_same_bits(name, monkeypatch):
-    net, less = NETS[name](), NETS[name](memory="less")
-    net.compile()
-    less.compile()
-    expected = train(net)
-    monkeypatch.setattr(Executable, "run", run_poisoned)
-    same(train(less), expected)
-    plans = [each.executable.memory.plan.timelines["training"] for each in (net, less)]
-    assert plans[1].size() <= plans[0].size()
-
-
 def deep(**options):
     """A net of many small residual blocks, and one of layers one after the other."""
     net = Net(4, seed=1, **options)
@@ -478,6 +473,7 @@ def test_less_memory_does_not_go_with_all_values(options):
 # --- the report, and what does not fit ----------------------------------------------------------------------
 def test_the_report_is_the_same_before_and_after_compiling(monkeypatch):
     net = small_resnet()
+    net = small()
     with monkeypatch.context() as without:
         without.setattr("swirl.build.jit.compile_unit", None, raising=False)
         without.setattr("latte.runtime.kernels.build", None)
@@ -490,17 +486,17 @@ def test_the_report_is_the_same_before_and_after_compiling(monkeypatch):
     assert training.peak == training.kept + training.shared + training.scratch > inference.peak
     assert after.peak >= training.peak and after.fits
     rows = {row.name: row for row in after.layers}
-    assert rows["layer1_0_conv2"].kept == 64 * 64 * 9 * 4  # its weights
-    assert rows["layer1_0_conv2"].gradients == 64 * 64 * 9 * 4
+    weights, bias = 24 * 24 * 9 * 4, 128  # of 24 numbers: whole cache lines
+    assert rows["conv2"].kept == rows["conv2"].gradients == weights + bias
     assert sum(row.kept + row.gradients for row in after.layers) == training.kept
     text = str(after)
-    assert "layer1_0_conv2" in text and "fullest during" in text and "batch size 3" in text
+    assert "conv2" in text and "fullest during" in text and "batch size 3" in text
     assert json.loads(after.to_json())["phases"][0]["peak"] == inference.peak
 
 
 def test_planned_bytes_are_what_is_allocated():
     """All arenas together, page by page, after a step and inference."""
-    net = small_resnet(batch_size=16)
+    net = small(batch_size=500)
     net.compile()
     before = resident()
     net.set_batch(*batch(net))
@@ -522,18 +518,18 @@ def nothing_compiled(units, *args, **kwargs):
 
 
 def test_what_does_not_fit_is_refused_with_its_numbers(monkeypatch):
-    report = small_resnet().memory()
+    report = small().memory()
     inference, training = report["inference"].peak, report["training"].peak
     for module in ("latte.compiling", "latte.runtime.memory", "latte.explain.memory"):
         monkeypatch.setattr(f"{module}.machine_bytes", lambda: inference - 1)
     monkeypatch.setattr("latte.runtime.kernels.build", nothing_compiled)
     with pytest.raises(DoesNotFit, match=r"inference needs \d+\.\d\d GB: .* kept, .* shared; the machine has"):
-        small_resnet().compile()
-    assert not small_resnet().memory().fits
+        small().compile()
+    assert not small().memory().fits
     monkeypatch.undo()
     for module in ("latte.compiling", "latte.runtime.memory", "latte.explain.memory"):
         monkeypatch.setattr(f"{module}.machine_bytes", lambda: training - 1)
-    net = small_resnet()
+    net = small()
     with pytest.warns(DoesNotTrain, match="a training step needs"):
         net.compile()
     net.set_batch(*batch(net))

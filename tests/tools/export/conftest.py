@@ -29,3 +29,10 @@ def words(shared: Path) -> Path:
     """Of an LSTM and a layer in between, for one item and for three."""
     options = ("--batch", "3", "1", "--target", "portable", "--layer", "both", "--layer", "scores", "--name", "words")
     return built_once(shared, "words", nets.WORDS, *options, targets=("shared", "main"))
+
+
+@pytest.fixture(scope="session")
+def counting(shared: Path) -> Path:
+    """Of one layer with a state that runs change."""
+    options = ("--target", "avx2", "portable", "--name", "counting")
+    return built_once(shared, "counting", nets.COUNTING, *options)

@@ -7,6 +7,7 @@ import shutil
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +32,30 @@ def declared(text: str, folder: Path) -> Callable[..., Net]:
     return found
 
 
+def predicting(text: str, folder: Path, items: int, target: str) -> Net:
+    """The net of a net's file, compiled to predict: there are no gradients of frozen layers."""
+    net = declared(text, folder)(items)
+    for layer in net.ensembles:
+        layer.trainable = False
+    net.compile(target=target)
+    return net
+
+
+@pytest.fixture(scope="module")
+def of_small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Net]:
+    """The net of ``small``, by its target."""
+    folder = tmp_path_factory.mktemp("of_small")
+    return cache(lambda target: predicting(nets.SMALL, folder, 4, target))
+
+
 def same(found: np.ndarray, expected: np.ndarray) -> bool:
     return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
 
 
 # --- values ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("target", running_targets())
-def test_the_bits_are_those_of_predict(target: str, small: Path, tmp_path: Path) -> None:
-    net = declared(nets.SMALL, tmp_path)(4)
-    net.compile(target=target)
+def test_the_bits_are_those_of_predict(target: str, small: Path, of_small: Callable[[str], Net]) -> None:
+    net = of_small(target)
     lib = library(small)
     model = lib.load(small / "weights.bin", target=target)
     assert model.target == target
@@ -69,9 +85,7 @@ def test_what_was_learned_comes_from_a_checkpoint(shared: Path, small: Path, tmp
 
 
 def test_whole_numbers_several_inputs_and_outputs_and_sizes(words: Path, tmp_path: Path) -> None:
-    of_size = {size: declared(nets.WORDS, tmp_path)(size) for size in (1, 3)}
-    for net in of_size.values():
-        net.compile(target="portable")
+    of_size = {size: predicting(nets.WORDS, tmp_path, size, "portable") for size in (1, 3)}
     lib = library(words, "words")
     assert lib.inputs == [("words", "int32", (6,), 11), ("extra", "float32", (4,), 0)]
     assert lib.outputs == [("both", "float32", (13,), 0), ("scores", "float32", (3,), 0)]
@@ -87,12 +101,11 @@ def test_whole_numbers_several_inputs_and_outputs_and_sizes(words: Path, tmp_pat
     model.free()
 
 
-def test_states_and_numbers_of_items(shared: Path, tmp_path: Path) -> None:
+def test_states_and_numbers_of_items(counting: Path, tmp_path: Path) -> None:
     net = declared(nets.COUNTING, tmp_path)(4)
     net.compile(target="portable")
-    folder = made(exported(tmp_path, nets.COUNTING, "--target", "portable"), "shared")
-    lib = library(folder)
-    model = lib.load(folder / "weights.bin")
+    lib = library(counting, "counting")
+    model = lib.load(counting / "weights.bin", target="portable")
     other = model.share()
     (data,) = made_up(lib, 3)
     first = net.predict(data)
@@ -201,7 +214,7 @@ def refused(lib: Library, weights: bytes | Path) -> Failed:
     return found.value
 
 
-def test_files_that_are_not_weights_of_these_sources(small: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_weights_of_these_sources(small: Path, words: Path, tmp_path: Path) -> None:
     lib = library(small)
     data = (small / "weights.bin").read_bytes()
     assert refused(lib, tmp_path / "none").status == "NO_FILE"
@@ -209,8 +222,7 @@ def test_files_that_are_not_weights_of_these_sources(small: Path, tmp_path: Path
     assert refused(lib, tmp_path).status == "NO_FILE"
     for text in (b"", b"LAT", b"x" * 5000, data[1:]):
         assert refused(lib, text).status == "NOT_WEIGHTS"
-    other = exported(tmp_path, nets.COUNTING, "--target", "portable") / "weights.bin"
-    assert refused(lib, other).status == "OTHER_MODEL"
+    assert refused(lib, words / "weights.bin").status == "OTHER_MODEL"
     swapped = data[:8] + data[8:12][::-1] + data[12:]
     assert refused(lib, swapped).status == "OTHER_VERSION" and "byte order" in refused(lib, swapped).message
     newer = data[:12] + (2).to_bytes(4, "little") + data[16:]
@@ -274,43 +286,40 @@ def test_headers_that_say_what_cannot_be(small: Path) -> None:
 
 
 # --- other compilers and build files ----------------------------------------------------------------------------
-def close(folder: Path, program: Path, text: str, tmp_path: Path) -> None:
-    """A program computes what ``net.predict`` does, up to the rounding of another compiler."""
-    net = declared(text, tmp_path)(4)
-    net.compile(target="portable")
+def close(folder: Path, net: Net, tmp_path: Path) -> None:
+    """The program computes what ``net.predict`` does, up to the rounding of another compiler."""
     data = np.random.default_rng(0).standard_normal((5, 3, 9, 7)).astype(np.float32)
     data.tofile(tmp_path / "given")
     files = [tmp_path / name for name in ("given", "found", "images")]
-    run([program, folder / "weights.bin", 5, *files], folder)
+    run(["./main", folder / "weights.bin", 5, *files], folder)
     found, expected = np.fromfile(tmp_path / "found", np.float32).reshape(5, 5), net.predict(data)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_the_program_reads_and_writes_files(small: Path, tmp_path: Path) -> None:
-    close(small, small / "main", nets.SMALL, tmp_path)
+def test_the_program_reads_and_writes_files(small: Path, of_small: Callable[[str], Net], tmp_path: Path) -> None:
+    close(small, of_small("portable"), tmp_path)
     assert "output scores: float32, 1 x 5" in run(["./main"], small)
     assert "usage" in run(["./main", "weights.bin", 0], small, status=2)
     assert "cannot be opened" in run(["./main", "none.bin"], small, status=1)
 
 
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="there is no clang++")
-def test_clang_builds_it_without_warnings(tmp_path: Path) -> None:
+def test_clang_builds_it_without_warnings(of_small: Callable[[str], Net], tmp_path: Path) -> None:
     folder = exported(tmp_path, nets.SMALL, *nets.OF_SMALL)
     if "omp.h" in run(
         ["sh", "-c", "echo '#include <omp.h>' | clang++ -fopenmp -fsyntax-only -x c++ - || true"], folder
     ):
         pytest.skip("clang++ has no OpenMP")
     made(folder, "CC=clang", "CXX=clang++")
-    close(folder, folder / "main", nets.SMALL, tmp_path)
+    close(folder, of_small("portable"), tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
-def test_cmake_builds_it(tmp_path: Path) -> None:
-    folder = exported(tmp_path, nets.COUNTING, "--target", "avx2", "portable", "--name", "counting")
+def test_cmake_builds_it(counting: Path, tmp_path: Path) -> None:
     warnings = ("-DCMAKE_CXX_FLAGS=-Werror", "-DCMAKE_C_FLAGS=-Werror")
-    run(["cmake", "-B", "made", "-S", ".", *warnings], folder)
-    run(["cmake", "--build", "made"], folder)
-    assert "output counting: float32, 1 x 3" in run(["made/main", "weights.bin"], folder)
+    run(["cmake", "-B", "made", "-S", counting, *warnings], tmp_path)
+    run(["cmake", "--build", "made"], tmp_path)
+    assert "output counting: float32, 1 x 3" in run(["made/main", counting / "weights.bin"], tmp_path)
 
 
 # --- several libraries in a program, under the sanitizers ---------------------------------------------------------
