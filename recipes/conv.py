@@ -146,6 +146,7 @@ def _register_tile(
     """Pixels × two vectors of channels; and so many sums of all pixels of other numbers beside them."""
     row, tile = pixels[-1], (sums_of_tile(target) - others) // 2
     images, rows = _images(s, phase, row, tile)
+    held = tile if images else min(tile, s.extent(phase, row))
     if images:
         _in_passes(s, target, phase, pixels, f"{summed}_outer", images)
     if images and not rows:
@@ -164,9 +165,12 @@ def _register_tile(
     if blocks > 1:
         s.unroll_and_jam(phase, f"{channels}_outer", 2)
     s.vectorize(phase, f"{channels}_inner", target.simd_width, strided="gather")
-    # Copies of a tap with a loop of its own inside: without one, g++ keeps pixels for the next taps, and sums spill.
-    if f"{summed}_inner" in s.loops(phase) and "kx" in s.loops(phase):  # unless every tap falls outside of the image
-        s.unroll(phase, "kx", s.extent(phase, "kx"), unroll_type=1)
+    if "kx" in s.loops(phase):  # unless every tap falls outside of the image
+        taps = s.extent(phase, "kx")
+        # Where a tap has no loop of its own inside, g++ keeps its pixels for the next ones: without room, sums spill.
+        room = target.registers - held * max(1, min(2, blocks))
+        if f"{summed}_inner" in s.loops(phase) or held + taps <= room:
+            s.unroll(phase, "kx", taps, unroll_type=1)
     _fetch_ahead(s, target, phase, f"{summed}_outer", len(pixels) == 1, -(-blocks // 2) + ragged)
     for loop in present(s, phase, "n", "n_1"):  # images in tiles of another size are separate
         shared = [loop, f"{channels}_outer"] if together else [loop]
