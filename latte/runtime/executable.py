@@ -65,7 +65,8 @@ class Executable:
     views: Views = field(default_factory=Views)
     loss_weights: dict[str, float] = field(default_factory=dict)
     items: int = 0
-    _phases: dict[tuple[str, bool, tuple[int, int] | None], tuple[object, Phase]] = field(default_factory=dict)
+    _phases: dict[tuple[str, bool, tuple[int, int] | None], Phase] = field(default_factory=dict)
+    _made_for: object = None
 
     @property
     def arrays(self) -> Memory:
@@ -149,12 +150,14 @@ class Executable:
         """A phase, or a part of it, with its pointer tables; ``again`` changes no state."""
         self.memory.ready(phase)
         key = phase, again, None if part is None else (part.start, part.stop)
-        version, made = self._phases.get(key, (None, None))
-        if made is None or version != self.memory.version:
+        version = self.memory.version
+        if self._made_for != version:  # pointers of phases keep memory that is no longer used
+            self._phases.clear()
+            self._made_for = version
+        if key not in self._phases:
             steps = [(step.kernel, table) for step, table in self.tables(phase, again)]
-            made = self.runner.phase(steps if part is None else steps[part])
-            self._phases[key] = self.memory.version, made
-        return made
+            self._phases[key] = self.runner.phase(steps if part is None else steps[part])
+        return self._phases[key]
 
     def tables(self, phase: str, again: bool = False) -> Iterator[tuple[CompiledPhase, list[np.ndarray]]]:
         """The kernels of a phase that is ready, with the arrays of their pointer tables."""

@@ -738,7 +738,7 @@ for i in range(8):
 
 
 def test_a_private_copy_that_is_added_to_where_data_say() -> None:
-    before = program("for j in range(1):\n y[m[0], j] += x[0, j]", x=(1, 1), y=(1, 1), m=(1,))
+    before = program("for j in range(2):\n y[m[0], j] += x[0, j]", x=(1, 2), y=(1, 2), m=(1,))
     before = before.with_buffers(m=Buffer("net.m", (1,), "int32", "value"))
     after = COMMANDS["scalar_replace"](COMMANDS["privatize"](before, "y", "j", copies=3))
     assert "y_private[j, m_t, j] += x[0, j]" in after.text
