@@ -6,6 +6,7 @@ import gc
 import json
 import re
 import resource
+import weakref
 
 import numpy as np
 import pytest
@@ -368,7 +369,8 @@ def test_all_memory_is_shown():
 
 # --- what is allocated when ---------------------------------------------------------------------------------
 def test_memory_is_allocated_when_it_is_needed():
-    """Gradients at the first training step; the first arena, of inference, becomes that of training."""
+    """Gradients at the first training step; that of training takes the place of the first arena, of inference, which
+    is given back."""
     net = small()
     net.compile()
     memory = net.executable.memory
@@ -384,7 +386,10 @@ def test_memory_is_allocated_when_it_is_needed():
     inference, training = (memory.plan.timelines[line].size() for line in ("inference", "training"))
     assert not allocated() and memory.own.region.arena.total_bytes == inference
     assert not net["conv1"].get_grad_weights().any()  # zeros, without memory
+    first = weakref.ref(memory.own.region.arena._region)
     net.forward()
+    gc.collect()
+    assert first() is None
     assert not allocated() and memory.own.region.arena.total_bytes == training > inference
     net.backward()
     assert allocated() == large
