@@ -91,10 +91,10 @@ def test_figure_3_5_a_copy() -> None:
 def test_figure_3_6_registers() -> None:
     found = made("[R_k, R_j, R_i, ScalP[k], T_32_k, U_2_i]", product(4, 3, 64))
     assert structure(found.scheduled) == [
-        *nested("range 2 by 1", "range 3 by 1", "range 2 by 1", "range 1 by 2"),
-        *nested("unrolled 2 by 1", depth=4),
-        *nested("range 32 by 1", "unrolled 2 by 1", depth=4),
-        *nested("unrolled 2 by 1", depth=4),
+        *nested("range 2 by 1", "range 3 by 1", "range 2 by 1"),
+        *nested("unrolled 2 by 1", depth=3),
+        *nested("range 1 by 2", "range 32 by 1", "unrolled 2 by 1", depth=3),
+        *nested("unrolled 2 by 1", depth=3),
     ]
 
 
