@@ -221,6 +221,7 @@ def test_compiled_peers_do_not_share_code_between_targets(tmp_path: Path, monkey
     if reason := why_not(TARGETS["avx512"]):
         pytest.skip(reason)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes for one kernel
     case = parsed("relu", "2,8,6")
     for target in ("avx512", "avx2"):
         ours, *_, compiled = sides(target)
