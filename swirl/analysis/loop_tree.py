@@ -215,6 +215,10 @@ class LoopFacts(TreeLoop):
         """The accesses of its statements to buffers."""
         return [use for statement in self.inside for use in uses(statement, self.var, self.buffers)]
 
+    def references(self, name: str) -> set[tuple[Path, str]]:
+        """Where a buffer is touched: statements, by their paths, and the references in them."""
+        return {(use.statement.path, use.access.text) for use in self.uses if use.access.name == name}
+
     # --- along the loop
     @property
     def contiguous(self) -> int:

@@ -18,7 +18,7 @@ from latte.tools.library.entries import Case as LibraryCase
 from swirl.target.machine import why_not
 from swirl.target.targets import TARGETS
 from tests.layers.references import assert_within
-from tests.support import targets_in_turn
+from tests.support import running_targets, targets_in_turn
 
 TOLERANCE = 3e-5
 """Of the greatest element: sums of up to some thousand terms, and functions within a few roundings."""
@@ -71,11 +71,18 @@ def arguments(layer: LibraryLayer, net: Net) -> dict[str, Any]:
     return {**bound.arguments, **options_at(case.options, compared.shapes[0])}
 
 
-def in_turn(cases: Mapping[str, Case]) -> list[tuple[str, str, int]]:
-    """Each case's name, a target, and the number of one of its ``shapes``; vector targets take turns along all."""
-    trials = [(name, number) for name, case in cases.items() for number in range(len(case.shapes))]
-    targets = targets_in_turn(vectors=True)
-    return [(name, target, number) for (name, number), target in zip(trials, targets, strict=False)]
+def in_turn(cases: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """Each case's name, a target, and the number of one of its ``shapes``, along which vector targets take turns; a
+    single shape meets each of them."""
+    return [
+        (name, target, number)
+        for first, (name, case) in enumerate(cases.items())
+        for number, target in (
+            zip(range(len(case.shapes)), targets_in_turn(first, vectors=True), strict=False)
+            if len(case.shapes) > 1
+            else [(0, target) for target in running_targets(vectors=True)]
+        )
+    ]
 
 
 def check_all(case: Case, target: str | None, batch: int = 3, number: int | None = None) -> None:

@@ -120,7 +120,7 @@ def peer(ours: Any) -> Any:
 
 # --- values and gradients -------------------------------------------------------------------------------------
 def compare_with_pytorch(ours: Any, theirs: Any, x: Any) -> None:
-    """Values, gradients and running statistics of a step; how all lies in memory."""
+    """Values, gradients and running statistics of a step, and the layout of each."""
     x = x.detach().requires_grad_()
     like = x.detach().clone().requires_grad_()
     y, other = ours(x), theirs(like)

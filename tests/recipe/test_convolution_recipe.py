@@ -33,6 +33,7 @@ SHAPES = [
     (2, 16, 8, 9, 3, 1),
     # weights that are few beside the pixels: private sums for parts of the images
     (8, 1, 16, 16, 3, 1),
+    (11, 3, 33, 17, 7, 1),
     (17, 16, 32, 16, 1, 1),
     (8, 3, 7, 16, 3, 1),
     # few input channels, whose gradients are sums of lanes

@@ -66,18 +66,13 @@ def test_a_condition_on_data_that_a_piece_changes_is_asked_again(target: Target)
     assert_compiles_to_same(after, target)
 
 
-def test_loops_of_one_iteration_go_with_what_they_declare(target: Target) -> None:
-    before = pieces("for k in range(3):\n for i in range(0, 4, 8):\n  t: float32 = x[i, k]\n  z[k, i] += t * t\n")
+@pytest.mark.parametrize(("places", "left"), [([0], 1), ([0, 2], 3)])
+def test_loops_of_one_iteration_go_with_what_they_declare(places: list[int], left: int, target: Target) -> None:
+    """Unless others of the block declare the same name."""
+    loop = " for i in range({0}, 4, 8):\n  t: float32 = x[i, k]\n  z[k, i] += t * t\n"
+    before = pieces(f"for k in range(3):\n{''.join(map(loop.format, places))}")
     after = assert_same(before, tidy(before))
-    assert after.text.count("for ") == 1
-    assert_compiles_to_same(after, target)
-
-
-def test_those_that_declare_one_name_stay(target: Target) -> None:
-    loop = " for i in range({0}, {0} + 1):\n  t: float32 = x[i, k]\n  z[k, i] += t * t\n"
-    before = pieces(f"for k in range(3):\n{loop.format(0)}{loop.format(2)}")
-    after = assert_same(before, tidy(before))
-    assert after.text.count("for ") == 3
+    assert after.text.count("for ") == left
     assert_compiles_to_same(after, target)
 
 

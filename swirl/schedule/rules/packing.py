@@ -98,7 +98,7 @@ def _read_often(trials: Trials, found: Contraction, access: Access, var: str) ->
     own = {name for index in access.own for name in names_in(index)}
     for loop in reversed(list(takewhile(lambda loop: loop.var != var, around))):
         reads = prod(inner.trips for inner in around if loop.contains(inner) and inner.var not in own)
-        readers = {use.statement.path for use in loop.uses if use.access.name == access.name}
+        readers = {path for path, _ in loop.references(access.name)}
         if readers == {found.statement.path} and reads >= READ_OFTEN and loop.fits(access.name, COPIED):
             yield loop, reads
 

@@ -8,7 +8,6 @@ from itertools import takewhile
 
 from swirl.analysis.accesses import Access
 from swirl.analysis.loop_facts import Contraction, contractions, moves, stride
-from swirl.analysis.statements import statements_of
 from swirl.analysis.strides import LINE
 from swirl.schedule.rules.hardware import CHUNKS, READ_MANY_TIMES
 from swirl.schedule.rules.product import Blocking, ContractionFacts, even, innermost, trips_of
@@ -205,24 +204,12 @@ def _copies(trials: Trials) -> Iterator[Step]:
         rows = list(takewhile(lambda var: not moves(panels.operand, var), reversed(before)))  # noqa: B023
         access, buffer = panels.operand, buffers[panels.operand.name]
         transposed = panels.stride(access, panels.row) != 1
-        many = panels.count(rows) >= (ROWS_TRANSPOSED if transposed else MANY_ROWS)
-        if many and len(rows) < len(before) and _reads_alone(trials, found, access, len(before) - len(rows) - 1):
-            options = {"order": innermost(buffer, access, panels.row)} if transposed else {}
-            why = f"a panel that stays near for all {' and '.join(reversed(rows))}"
-            yield step(why, "pack", access.name, at=before[-len(rows) - 1], **options)
-
-
-def _reads_alone(trials: Trials, found: Contraction, access: Access, around: int) -> bool:
-    """Whether a contraction is the only one that reads an operand in a loop around it, and does so once: others may
-    want its rows as they are.
-
-    Args:
-        trials: of the nest.
-        found: the contraction.
-        access: its operand.
-        around: the number of the loop, from the outermost one on.
-    """
-    path = found.statement.path[: found.statement.loop_depths[around] + 1]
-    inside = (s for s in statements_of(trials.nests[0]) if s.path[: len(path)] == path)
-    every = ((s, a) for s in inside for a in s.accesses if a.name == access.name)
-    return all(s.path == found.statement.path and a.text == access.text for s, a in every)
+        if panels.count(rows) < (ROWS_TRANSPOSED if transposed else MANY_ROWS) or len(rows) == len(before):
+            continue
+        at = before[-len(rows) - 1]
+        around = next(f for f in trials.loops() if f.var == at and f.path == found.statement.path[: f.depth])
+        if around.references(access.name) != {(found.statement.path, access.text)}:
+            continue  # others may want its rows as they are
+        options = {"order": innermost(buffer, access, panels.row)} if transposed else {}
+        why = f"a panel that stays near for all {' and '.join(reversed(rows))}"
+        yield step(why, "pack", access.name, at=at, **options)

@@ -44,8 +44,9 @@ def fetch_rows(trials: Trials) -> None:
     for found in (loop for loop in reversed(every) if loop.trips > 1):
         rows = [loop for loop in every if found.contains(loop) and loop.loop.kind == "range"]
         pieces = Counter(use.access.name for use in found.uses if _is_piece(found, use, rows))
-        again = max(pieces.values(), default=0) > 1
-        for name in (name for name in pieces if again and name in read and name not in fetched):
+        if max(pieces.values(), default=0) < 2:
+            continue
+        for name in (name for name in pieces if name in read and name not in fetched):
             skipped = buffers[name].nbytes < FAR or not found.fits(name, trials.target.l2_bytes // 2)
             why = "pieces of rows that are pages apart"
             if not skipped and trials.apply(why, "prefetch", name, found.var, 1, 2):

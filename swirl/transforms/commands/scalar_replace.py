@@ -45,7 +45,8 @@ def scalar_replace(program: Program, buffer: BufferName | None = None, *, nest: 
         if nest is None or nest in (index, target.label):
             settled = target.with_body(with_numbers_of_single(target.body))
             after = replaced(result.with_nest(index, settled), settled, buffer)
-            result = result if after is settled else result.with_nest(index, after)
+            if after is not settled:
+                result = result.with_nest(index, after)
     if buffer is not None and result.text == program.text:
         holders = [i for i, n in enumerate(program.nests) if buffer in n.arguments and nest in (None, i, n.label)]
         if holders:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from latte.net import Net
+from latte.solver import SGD
 from latte.tools.export.calling import STATUSES, Failed, Library, made_up
 from tests.support import running_targets
 from tests.tools.export import nets
@@ -66,9 +67,11 @@ def test_the_bits_are_those_of_predict(target: str, small: Path, of_small: Calla
 
 
 def test_what_was_learned_comes_from_a_checkpoint(small: Path, tmp_path: Path) -> None:
-    net = predicting(nets.SMALL, tmp_path, 4, "portable")
-    generator, known = np.random.default_rng(0), net.state_dict()
-    net.load_state_dict({name: values + generator.random(values.shape) for name, values in known.items()})
+    net = declared(nets.SMALL, tmp_path)(4)
+    net.compile(target="portable")
+    lib = library(small)
+    (data,), labels = made_up(lib, 4), np.array([[0], [1], [2], [3]])
+    net.fit(data, labels, solver=SGD(net, 0.1), epochs=2, progress=False)
     net.save(tmp_path / "trained")
     again = exported(tmp_path / "again", nets.SMALL, *nets.OF_SMALL, "--checkpoint", tmp_path / "trained")
     # Only the weights are others: the library is the one that was built before.
@@ -77,9 +80,7 @@ def test_what_was_learned_comes_from_a_checkpoint(small: Path, tmp_path: Path) -
     ):
         if path.name != ".latte-export.json":
             assert path.read_bytes() == (small / path.relative_to(again)).read_bytes(), path
-    lib = library(small)
     model = lib.load(again / "weights.bin", target="portable")
-    (data,) = made_up(lib, 4)
     assert same(model.run(data)[0], net.predict(data))
     model.free()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from swirl.ir.affine import simplify_body
 from swirl.ir.nest import Loop, loop_of, substitute, with_inner
+from swirl.ir.paths import loops
 
 SINGLE = ("range", "unrolled")
 """Kinds of loops that can do without their variable."""
@@ -25,8 +26,7 @@ def with_numbers_of_single(body: list[ast.stmt]) -> list[ast.stmt]:
         for i in range(1):             for i in range(1):
             s[c + i] += x[c + i]   →       s[c] += x[c]
     """
-    inside = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.For))
-    return simplify_body(_numbers(body)) if any(is_single(loop_of(node)) for node in inside) else body
+    return simplify_body(_numbers(body)) if any(is_single(loop_of(node)) for _, node in loops(body)) else body
 
 
 def _numbers(body: Sequence[ast.stmt]) -> list[ast.stmt]:
