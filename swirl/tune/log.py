@@ -26,6 +26,8 @@ from swirl.tune.candidates import Subject
 FILE = "log.jsonl"
 MEASURED, REFUSED, WRONG, LOST = "measured", "refused", "wrong", "lost"
 """Outcomes of a candidate: ``lost`` is one that crashed or hung."""
+KEY_DIGITS = 16
+"""Of the key of a subject."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class SubjectLine:
         known: the commands of the schedule that it has.
         limit: share of the machine's limit that the known schedule has reached.
         size: of the space; None where it is infinite.
+        together: where layouts were chosen: the subjects of the phases whose times are added up.
     """
 
     subject: str
@@ -60,6 +63,7 @@ class SubjectLine:
     known: Sequence[Any] = ()
     limit: float = 0.0
     size: float | None = None
+    together: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class ResultLine:
         ratio: its time beside that of the known schedule, measured again in another process.
         verdict: what was done with it, and why.
         tried, refused: candidates.
+        after: where layouts were chosen: the subjects of all phases with them.
     """
 
     subject: str
@@ -129,6 +134,7 @@ class ResultLine:
     verdict: str
     tried: int = 0
     refused: int = 0
+    after: list[str] = field(default_factory=list)
 
 
 Line = SubjectLine | CandidateLine | ResultLine
@@ -249,4 +255,4 @@ def commands_of(values: Sequence[Any]) -> tuple[Recorded, ...]:
 def subject_key(subject: Subject, threads: int) -> str:
     """The same for two subjects exactly if searches of them may share what they have found."""
     layouts = [f"{each.name}{each.arguments}{each.options}" for each in subject.behind]
-    return cache_key(key_of(subject.program), subject.phase, subject.target.name, str(threads), *layouts)[:16]
+    return cache_key(key_of(subject.program), subject.phase, subject.target.name, str(threads), *layouts)[:KEY_DIGITS]

@@ -379,14 +379,14 @@ def test_a_result_that_slows_inference_is_not_accepted(monkeypatch: pytest.Monke
     options = whole.Options(Path("net.py"), (), (), 10.0, "random", 0, tmp_path, False, None, None)
     machine = SimpleNamespace(target=TARGETS["avx2"], threads=2)
     entries = [replace(ENTRY, phase=phase) for phase in ("forward", "backward", "update")]
-    found, measured = whole.accepted(entries, options, machine, told.append)  # type: ignore[arg-type]
+    found, measured = whole.accepted([[each] for each in entries], options, machine, told.append)  # type: ignore[arg-type]
     assert kept == [["forward", "backward", "update"], ["backward", "update"]]
     assert [each.phase for each in found] == ["backward", "update"] and measured == (GAIN, GAIN)
     assert told == [
         "with 3 of the schedules found a step of training is 2.000 times as fast, "
         "a step of inference is 0.500 times as fast"
     ]
-    assert whole.accepted(entries[:1], options, machine, told.append) == ([], ())  # type: ignore[arg-type]
+    assert whole.accepted([entries[:1]], options, machine, told.append) == ([], ())  # type: ignore[arg-type]
 
 
 def test_gains_are_of_pairs() -> None:

@@ -4,12 +4,13 @@ stays: in the file, or in a copy of it as it was."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 from latte.runtime.files import write_whole
 from latte.tools.tune.session import Found
+from latte.tools.tune.subjects import Tunable
 from latte.tools.tune.table import INDENT, TableText, digest, without_functions
 from swirl.errors import LatteError, RecipeError
 from swirl.schedule.command_log import Recorded, given_text
@@ -63,8 +64,7 @@ def new_entry(found: Found, target: str, threads: int, shipped: bool, method: st
     """
     tunable = found.tunable
     assert found.best is not None
-    subject, program = tunable.subject, tunable.subject.program
-    best = shortest(subject, found.best.candidate)
+    best = shortest(tunable.subject, found.best.candidate)
     known = [command.text for command in tunable.known.commands]
     commands = tuple((each, "" if each.text in known else "instead of what it had") for each in best.commands)
     beside = "recipe" if shipped else "default"
@@ -72,22 +72,31 @@ def new_entry(found: Found, target: str, threads: int, shipped: bool, method: st
     if found.default and shipped:
         ms["default"] = found.default * 1e3
     times = ", ".join(f"{name} {value:.4g} ms" for name, value in ms.items() if name != "tuned")
-    told = (
+    told = [
         f"{ms['tuned']:.4g} ms, {found.limit / found.tuned:.0%} of the machine's limit; {times}.",
         f"Found by {method}, seed {seed}: {found.tried} schedules were measured, {found.refused} refused.",
-    )
-    return NewEntry(
-        tunable.kinds,
-        tunable.phase,
-        target,
-        threads,
-        key_of(program),
-        form_of(program),
-        sizes_of(program),
-        ms,
-        told,
-        commands,
-    )
+    ]
+    if tunable.together is not None:
+        phases = ", ".join(each.name for each in tunable.together.phases)
+        told[1:] = [
+            f"Layouts of parameters: {found.tried} were measured, {found.refused} refused. Times are sums:",
+            f"{phases}.",
+        ]
+    return replace(tried_entry(tunable, best, target, threads), ms=ms, told=tuple(told), commands=commands)
+
+
+def tried_entry(tunable: Tunable, candidate: Candidate, target: str, threads: int) -> NewEntry:
+    """An entry for a candidate of which nothing is known.
+
+    Args:
+        tunable: the phase.
+        candidate: a schedule of it.
+        target, threads: that it is for.
+    """
+    program = tunable.subject.program
+    keys = key_of(program), form_of(program)
+    commands = tuple((each, "") for each in candidate.commands)
+    return NewEntry(tunable.kinds, tunable.phase, target, threads, *keys, sizes_of(program), {}, (), commands)
 
 
 def shortest(subject: Subject, candidate: Candidate) -> Candidate:

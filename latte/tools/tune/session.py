@@ -15,7 +15,9 @@ from swirl.measure.rates import Limits, lower_quartile
 from swirl.run.runner import Runner
 from swirl.target.machine import cache_bytes, processor_name
 from swirl.target.targets import Target
+from swirl.tune.candidates import Candidate
 from swirl.tune.evaluation import Evaluator, Timed, line_of
+from swirl.tune.layouts import PhasesEvaluator
 from swirl.tune.log import (
     MEASURED,
     CandidateLine,
@@ -30,6 +32,7 @@ from swirl.tune.methods import METHODS
 from swirl.tune.searches import run_search
 from swirl.tune.spaces import Draw, ListedPool, ListedSpace, Point, Pool
 
+Measuring = Evaluator | PhasesEvaluator
 FINALISTS = 3
 """Candidates that are measured again at the end: the luckiest of many is seldom the best."""
 GAIN = 1.03
@@ -67,7 +70,9 @@ class Machine:
         return cls(target, threads, rates, cache_bytes(level=3) or 0, processor_name(), compiler)
 
     def limit(self, tunable: Tunable) -> float:
-        """Seconds that the machine needs at least for what a phase computes and touches."""
+        """Seconds that the machine needs at least for what a phase computes and touches, or phases together."""
+        if tunable.together is not None:
+            return sum(map(self.limit, tunable.together.phases))
         return max(tunable.work.operations / self.rates.peak, tunable.work.bytes / self.rates.memory)
 
     @property
@@ -75,9 +80,25 @@ class Machine:
         """What pools of draws are told of the machine."""
         return self.target, self.rates, self.threads, self.level3_bytes
 
+    def evaluator(self, tunable: Tunable, items: int, tell: Callable[[str], None]) -> Measuring:
+        """What measures candidates of a phase, or of phases together.
+
+        Raises:
+            LatteError: the schedule that it has cannot be run by itself.
+        """
+        together = tunable.together
+        if together is not None:
+            phases = [(each.subject, each.known) for each in together.phases]
+
+            def following(candidate: Candidate) -> list[Candidate]:
+                return [each.known for each in together.after(candidate)[1:]]
+
+            return PhasesEvaluator(phases, following, self.threads, items, tell)
+        return Evaluator(tunable.subject, tunable.known, self.threads, items, tell)
+
     def pool(self, tunable: Tunable) -> Pool:
         """What a search of a phase draws from; the schedule that it has is not drawn."""
-        layouts, seen = tunable.known.layouts, {tunable.known.key}
+        layouts, seen = tunable.known.layouts if tunable.together is None else None, {tunable.known.key}
         if isinstance(tunable.space, ListedSpace):
             return ListedPool(tunable.space, *self.made_for, layouts, seen)
         return Pool(tunable.space, *self.made_for, layouts, seen)
@@ -176,7 +197,7 @@ def search(
     start, random = monotonic(), Random(crc32(f"{tunable.key} {seed}".encode()))
     limit = machine.limit(tunable)
     pool = machine.pool(tunable)
-    with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
+    with machine.evaluator(tunable, items, tell) as evaluator:
         log.tell(subject_line(tunable, machine, items, limit / evaluator.best))
         measured: list[tuple[float, Draw]] = []
         state = _Progress()
@@ -201,12 +222,24 @@ def search(
     found = _confirmed(tunable, machine, items, measured, tell)
     found = replace(found, limit=limit, tried=state.tried, refused=state.refused, measured=evaluator.best)
     key = found.best.key if found.best is not None else ""
-    log.tell(ResultLine(tunable.key, key, found.ratio, found.told or "faster", state.tried, state.refused))
+    after: list[str] = []
+    if tunable.together is not None and found.best is not None:  # what --verify measures
+        others = tunable.together.after(found.best.candidate)
+        after = [each.key for each in others]
+        for each in (*tunable.together.phases[1:], *others[1:]):
+            log.tell(subject_line(each, machine, items, 0.0))
+    log.tell(ResultLine(tunable.key, key, found.ratio, found.told or "faster", state.tried, state.refused, after))
     return found
 
 
 def results_of(
-    batch: Sequence[Draw], evaluator: Evaluator, key: str, known: Known, log: Log, method: str, seed: int
+    batch: Sequence[Draw],
+    evaluator: Measuring,
+    key: str,
+    known: Known,
+    log: Log,
+    method: str,
+    seed: int,
 ) -> list[Timed]:
     """What has become of a batch; only what is not known is measured, and told."""
     lines = [known.lines.get((key, draw.point.key)) for draw in batch]
@@ -233,7 +266,7 @@ def _confirmed(
     points = [draw.point for draw in finalists]
     default = tunable.default
     beside = [default] if default is not None else []
-    with Evaluator(tunable.subject, tunable.known, machine.threads, items, tell) as evaluator:
+    with machine.evaluator(tunable, items, tell) as evaluator:
         first = evaluator.measure([each.candidate for each in points], FINAL_RUNS)
         ranked = [(timed.ratio, number) for number, timed in enumerate(first) if timed.ratio is not None]
         if not ranked:
@@ -279,4 +312,5 @@ def subject_line(tunable: Tunable, machine: Machine, items: int, share: float) -
         commands_to_line(tunable.known.commands),
         share,
         None if size == float("inf") else size,
+        [each.key for each in tunable.together.phases] if tunable.together is not None else [],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from latte.autodiff.differentiated import differentiate
@@ -43,6 +43,7 @@ class Tunable:
         alike: names of the units of these kinds that have the same phase: what is found is theirs, too.
         searched_by: the search, where it does not follow from the method alone; see
             :data:`swirl.tune.methods.METHODS`.
+        together: where layouts are chosen: the phases whose times are added up.
     """
 
     unit: Unit
@@ -55,16 +56,31 @@ class Tunable:
     work: Work
     alike: list[str] = field(default_factory=list)
     searched_by: str = ""
+    together: Together | None = None
 
     @property
     def name(self) -> str:
-        """``conv1_relu1 forward``."""
-        return f"{self.unit.name} {self.phase}"
+        """``conv1_relu1 forward``, or ``conv1_relu1 layouts``."""
+        return f"{self.unit.name} {'layouts' if self.together else self.phase}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Of the layers."""
         return tuple(member.kind for member in self.unit.members)
+
+
+@dataclass(frozen=True)
+class Together:
+    """Phases that a choice of layouts is for.
+
+    Args:
+        phases: as they are now; the first one's commands choose.
+        after: a schedule of the first one → the phases as they are then. Raises :class:`LatteError` where there are
+            others.
+    """
+
+    phases: tuple[Tunable, ...]
+    after: Callable[[Candidate], list[Tunable]]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,18 @@ from swirl.target.machine import resolve_target, why_not
 from swirl.target.targets import TARGETS, Target
 from swirl.tune.candidates import Candidate, Subject
 from swirl.tune.evaluation import Evaluator
-from swirl.tune.log import FILE, MEASURED, Line, SubjectLine, commands_of, read_log, subject_of
+from swirl.tune.layouts import PhasesEvaluator
+from swirl.tune.log import (
+    FILE,
+    MEASURED,
+    CandidateLine,
+    Line,
+    ResultLine,
+    SubjectLine,
+    commands_of,
+    read_log,
+    subject_of,
+)
 
 HOLDS, FAILS, LEGAL, UNKNOWN = "holds", "fails", "legal", "not verified"
 """Verdicts: it is legal, right and faster; it is not; its commands apply, but this machine does not run its target; the
@@ -120,34 +131,79 @@ def _verdict(path: Path, entry: Entry, lines: Sequence[Line]) -> Verdict:
     target = TARGETS[entry.target]
     missing = why_not(target)
     made_for = target if missing is not None else resolve_target(entry.target)
-    found = _measured_beside(entry, lines, made_for)
-    if found is None:
+    found = list(_measured_beside(entry, lines, made_for))
+    if not found:
         return Verdict(UNKNOWN, f"{FILE} has no line for its nests, which says what to measure it beside")
-    line, subject = found
-    known = subject.after(commands_of(line.known))
+    subject = found[0][1]
     try:
         candidate = _candidate(path, entry, subject)
+        chosen = _layouts_chosen(candidate, found, lines, made_for)
     except LatteError as error:
         return Verdict(FAILS, str(error))
+    line, known = chosen or _alone(found)
     if candidate.key == known.key:
         return Verdict(FAILS, "it is the schedule that there is without it")
+    if candidate.layouts != known.layouts and chosen is None:
+        return Verdict(UNKNOWN, f"it chooses layouts that {FILE} does not know, and phases are not measured together")
     if missing is not None:
         return Verdict(LEGAL, f"not measured: {missing}")
-    with Evaluator(subject, known, entry.threads or line.threads, line.items) as evaluator:
+    threads = entry.threads or line.threads
+    with (
+        Evaluator(subject, known, threads, line.items)
+        if chosen is None
+        else _together(subject, known, line, lines, threads)
+    ) as evaluator:
         (timed,) = evaluator.measure([candidate], FINAL_RUNS)
     if timed.outcome != MEASURED or timed.ratio is None:
         return Verdict(FAILS, f"{timed.outcome}: {timed.told}")
-    return Verdict(HOLDS if timed.ratio < 1 else FAILS, f"{1 / timed.ratio:.2f} times as fast as without it")
+    what = "" if chosen is None else ", with the phases that have its layouts"
+    return Verdict(HOLDS if timed.ratio < 1 else FAILS, f"{1 / timed.ratio:.2f} times as fast as without it{what}")
 
 
-def _measured_beside(entry: Entry, lines: Sequence[Line], target: Target) -> tuple[SubjectLine, Subject] | None:
-    """The last line of the log with the nests of an entry, and these."""
+def _measured_beside(entry: Entry, lines: Sequence[Line], target: Target) -> Iterator[tuple[SubjectLine, Subject]]:
+    """The lines of the log with the nests of an entry, and these, the last ones first."""
     for line in reversed(lines):
         if isinstance(line, SubjectLine) and (line.target, line.phase) == (entry.target, entry.phase):
             subject = subject_of(line, target)
             if key_of(subject.program) == entry.nests:
-                return line, subject
+                yield line, subject
+
+
+def _alone(found: Sequence[tuple[SubjectLine, Subject]]) -> tuple[SubjectLine, Candidate]:
+    """The last line of a phase by itself, with the schedule that it had."""
+    line, subject = next((each for each in found if not each[0].together), found[0])
+    return line, subject.after(commands_of(line.known))
+
+
+def _layouts_chosen(
+    candidate: Candidate, found: Sequence[tuple[SubjectLine, Subject]], lines: Sequence[Line], target: Target
+) -> tuple[SubjectLine, Candidate] | None:
+    """The last line of a search that has chosen the layouts of a candidate, where these are not those that the phase
+    had; with the schedule that it had."""
+    commands = {(each.subject, each.key): each.commands for each in lines if isinstance(each, CandidateLine)}
+    best = {each.subject: each.key for each in lines if isinstance(each, ResultLine) and each.after}
+    for line, subject in found:
+        made = commands.get((line.subject, best.get(line.subject, "")))
+        if line.together and made is not None:
+            known = subject.after(commands_of(line.known))
+            if subject.after(commands_of(made)).layouts == candidate.layouts != known.layouts:
+                return line, known
     return None
+
+
+def _together(
+    subject: Subject, known: Candidate, line: SubjectLine, lines: Sequence[Line], threads: int
+) -> PhasesEvaluator:
+    """What measures a candidate with the other phases as they were when its layouts were chosen, and before."""
+    last = {each.subject: each for each in lines if isinstance(each, SubjectLine)}
+    ends = [each for each in lines if isinstance(each, ResultLine) and each.subject == line.subject and each.after]
+
+    def phases(keys: Sequence[str]) -> list[tuple[Subject, Candidate]]:
+        own = [(subject_of(last[key], subject.target), commands_of(last[key].known)) for key in keys[1:]]
+        return [(each, each.after(commands)) for each, commands in own]
+
+    others = [made for _, made in phases(ends[-1].after)]
+    return PhasesEvaluator([(subject, known), *phases(line.together)], lambda _: others, threads, line.items)
 
 
 def _candidate(path: Path, entry: Entry, subject: Subject) -> Candidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,6 +16,7 @@ from latte.tools.synthetic_data import synthetic_batch
 from latte.tools.tune.accept import Comparison, compare_nets, has_loss
 from latte.tools.tune.automcl import AUTOMCL, with_configurations
 from latte.tools.tune.files import NewEntry, new_entry, write_entries
+from latte.tools.tune.layouts import layout_choices
 from latte.tools.tune.schemes import POLYDL, TTILE, hierarchy_of, with_schemes, with_variants
 from latte.tools.tune.session import Found, Known, Machine, search
 from latte.tools.tune.subjects import Left, Tunable, tunables
@@ -23,6 +24,8 @@ from swirl.errors import CommandError, LatteError
 from swirl.schedule.recipe import DEFAULT_SCHEDULE
 from swirl.tune.log import Log
 
+LAYOUTS = 0.25
+"""Share of a layer's seconds in which layouts of its parameters are chosen."""
 LEAST = 10.0
 """Seconds of a search: two or three batches."""
 NEAR = 0.9
@@ -101,10 +104,15 @@ def planned(
     found, left = tunables(net, machine.target, machine.threads, options.layers, phases)
     if not has_loss(net):
         tell("the net has no loss: it is tuned for inference, which has the commands for forward")
+
+    def declared() -> Net:
+        return load_net(options.file, options.choices)
+
+    choices = [] if options.phases else list(layout_choices(found, declared, machine))
     found = list(_with_spaces(found, options, machine, tell))
     budget = options.budget - min(ACCEPTING[0] * options.budget, ACCEPTING[1])
     if options.layers:
-        return [Slice(each, budget / max(1, len(found)), 0.0, 0.0) for each in found], left
+        return _with_layouts([Slice(each, budget / max(1, len(found)), 0.0, 0.0) for each in found], choices), left
     taken = _profiled(options, machine)
     weighed = []
     for each in found:
@@ -115,7 +123,21 @@ def planned(
         elif seconds:
             weighed.append(Slice(each, 0.0, share, seconds * (1 - share)))
     weighed.sort(key=lambda each: -each.weight)
-    return list(_sliced(weighed, budget)), left
+    return _with_layouts(list(_sliced(weighed, budget)), choices), left
+
+
+def _with_layouts(slices: Sequence[Slice], choices: Sequence[Tunable]) -> list[Slice]:
+    """Choices of layouts, which get a part of the seconds of their layers' phases, and then these phases."""
+    first: list[Slice] = []
+    rest = {each.tunable.name: each for each in slices}
+    for choice in choices:
+        assert choice.together is not None
+        names = {each.name for each in choice.together.phases}
+        own = [each for each in slices if each.tunable.name in names]
+        if own:
+            first.append(Slice(choice, LAYOUTS * sum(each.seconds for each in own), 0.0, 0.0))
+            rest |= {each.tunable.name: replace(each, seconds=(1 - LAYOUTS) * each.seconds) for each in own}
+    return [*first, *rest.values()]
 
 
 def _with_spaces(
@@ -183,9 +205,14 @@ def searched(
     tell: Callable[[str], None],
     show: Callable[[str, int, int, float], None],
 ) -> Iterator[Found]:
-    """Search phase after phase; what one leaves of its time is the next ones'."""
+    """Search phase after phase; what one leaves of its time is the next ones'. Layouts come first: phases begin with
+    those that are chosen."""
     end = monotonic() + sum(each.seconds for each in slices)
-    for number, each in enumerate(slices):
+    chosen: list[Found] = []
+    for number in range(len(slices)):
+        if chosen and slices[number].tunable.together is None:
+            slices, chosen = _after(chosen, slices, options, machine, tell), []
+        each = slices[number]
         rest = sum(other.seconds for other in slices[number:])
         seconds = max(0.0, end - monotonic()) * each.seconds / rest if rest else 0.0
 
@@ -193,60 +220,97 @@ def searched(
             show(name, tried, refused, share)
 
         try:
-            yield search(each.tunable, machine, items, seconds, options.method, options.seed, log, known, tell, told)
+            found = search(each.tunable, machine, items, seconds, options.method, options.seed, log, known, tell, told)
         except LatteError as error:
             tell(f"{each.tunable.name}: {error}")
+            continue
+        if each.tunable.together is not None and found.best is not None:
+            chosen.append(found)
+        yield found
+
+
+def _after(
+    chosen: Sequence[Found], slices: Sequence[Slice], options: Options, machine: Machine, tell: Callable[[str], None]
+) -> list[Slice]:
+    """The same searches, of phases that have the layouts that were chosen."""
+    made = [phase for each in chosen for phase in _phases_after(each)]
+    now = {each.name: each for each in _with_spaces(made, options, machine, tell)}
+    return [replace(each, tunable=now.get(each.tunable.name, each.tunable)) for each in slices]
+
+
+def _phases_after(chosen: Found) -> list[Tunable]:
+    assert chosen.tunable.together is not None and chosen.best is not None
+    return chosen.tunable.together.after(chosen.best.candidate)
 
 
 def entries_of(
     found: Sequence[Found], options: Options, machine: Machine, tell: Callable[[str], None]
-) -> list[NewEntry]:
-    """An entry for each phase with a faster schedule, those that gain most in a step first."""
-    better = [each for each in found if each.best is not None]
-    better.sort(key=lambda each: -(each.known - each.tuned) * len(each.tunable.alike))
-    entries = []
-    for each in better:
+) -> list[list[NewEntry]]:
+    """An entry for each phase with a faster schedule, by itself, or together with those for the other phases of a layer
+    whose layouts were chosen: these have been found with them. Those that gain most in a step come first."""
+    laid_out = {  # phase → its group
+        phase.name: each.tunable.name
+        for each in found
+        if each.tunable.together is not None and each.best is not None
+        for phase in each.tunable.together.phases
+    }
+    groups: dict[str, dict[str, NewEntry]] = {}
+    gains: dict[str, float] = {}
+    for each in found:
         recipe = each.tunable.unit.recipe
+        if each.best is None:
+            continue
         shipped = recipe is not None and recipe.name != DEFAULT_SCHEDULE
-        method = options.method, options.seed
         try:
-            entries.append(new_entry(each, machine.target.name, machine.threads, shipped, *method))
+            entry = new_entry(each, machine.target.name, machine.threads, shipped, options.method, options.seed)
         except LatteError as error:
             tell(f"{each.tunable.name}: {error}")
-    return entries
+            continue
+        phase = f"{each.tunable.unit.name} {each.tunable.phase}"
+        group = laid_out.get(phase, phase)
+        groups.setdefault(group, {})[phase] = entry  # what is found for the phase that chooses has the layouts, too
+        gains[group] = gains.get(group, 0.0) + (each.known - each.tuned) * len(each.tunable.alike)
+    return [list(entries.values()) for group, entries in sorted(groups.items(), key=lambda item: -gains[item[0]])]
 
 
 def accepted(
-    entries: Sequence[NewEntry], options: Options, machine: Machine, tell: Callable[[str], None]
+    groups: Sequence[Sequence[NewEntry]], options: Options, machine: Machine, tell: Callable[[str], None]
 ) -> tuple[list[NewEntry], tuple[Comparison, ...]]:
     """Those of the entries with which the whole net is faster, in training if it has a loss, and not slower in
     inference: all of them, or the half that gains most, and so on.
+
+    Args:
+        groups: entries that go together, those that gain most first.
+        options: of the search.
+        machine: that it was for.
+        tell: is told what does not gain.
 
     Returns:
         the entries, none if the net does not gain; and what was measured.
     """
     seconds = min(ACCEPTING[0] * options.budget, ACCEPTING[1])
     base = options.out if any(options.out.glob("*.py")) else None
-    kept = list(entries)
+    kept = list(groups)
     while kept:
+        entries = [entry for group in kept for entry in group]
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             for path in sorted(options.out.glob("*.py")):
                 shutil.copy(path, folder)
-            write_entries(folder, kept)
+            write_entries(folder, entries)
             try:
                 first, *others = compare_nets(
                     options.file, folder, base, machine.target.name, machine.threads, seconds, options.choices
                 )
             except LatteError as error:
-                tell(f"with {len(kept)} of the schedules found: {error}")
+                tell(f"with {len(entries)} of the schedules found: {error}")
                 kept = kept[: len(kept) // 2]
                 continue
         slower = [each for each in others if each.loses]
         if first.gains and not slower:
-            return kept, (first, *others)
-        tell(f"with {len(kept)} of the schedules found {', '.join(map(str, [first, *slower]))}")
+            return entries, (first, *others)
+        tell(f"with {len(entries)} of the schedules found {', '.join(map(str, [first, *slower]))}")
         # Inference has the commands for forward.
-        rest = [each for each in kept if each.phase != "forward"] if first.gains else []
+        rest = [group for group in kept if all(each.phase != "forward" for each in group)] if first.gains else []
         kept = rest if 0 < len(rest) < len(kept) else kept[: len(kept) // 2]
     return [], ()

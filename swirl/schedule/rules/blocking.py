@@ -16,17 +16,20 @@ from swirl.analysis.statements import Statement, statements_of
 from swirl.analysis.trips import trips
 from swirl.ir.nest import variable_of
 from swirl.ir.paths import at
-from swirl.schedule.rules.hardware import CHUNKS, COPIED, LONG_SUM, collide
+from swirl.schedule.rules.hardware import CHUNKS, COPIED, LONG_SUM, READ_OFTEN, collide
 from swirl.schedule.rules.panels import in_panels
 from swirl.schedule.rules.product import Blocking, Product, even, lanes, trips_of
 from swirl.schedule.rules.trials import Trials, step
 
 ROWS = 16
-"""Rows that pass by at once: as many as processors fetch ahead, and as have room in the ways of a level-1 cache, where
-their distance is a power of two."""
+"""Rows that pass by at once, at the least: as many as processors fetch ahead, and as have room in the ways of a level-1
+cache, where their distance is a power of two."""
 STRIP = 128
 """Elements of a row, at the least, that are read one after the other: eight cache lines, of which processors fetch all
 but the first ones ahead."""
+FEW_CHUNKS = 8
+"""Strips, at the least, that threads share where they are not copied: short pieces of rows come late from memory, which
+costs more than many threads would gain."""
 FEW_TERMS = 64
 """Terms from which on results may be stored between a product and what is done with them: a store and a load from
 memory take as long as some tens of multiply-adds in registers."""
@@ -47,8 +50,8 @@ def in_strips(product: Product) -> Blocking | None:
     rows, target = product.other(var), product.target
     few = min(product.trips[rows], product.trips[product.terms])
     added = product.trips[rows] < product.trips[product.terms]  # strips of the target, which the threads share
-    copied = _collide(product, var, 2 * ROWS if added else few)
-    chunk = product.trips[var] // CHUNKS if added or copied else product.trips[var]
+    copied = _collide(product, var, 2 * ROWS if added else few) and (not added or product.trips[rows] >= READ_OFTEN)
+    chunk = product.trips[var] // (CHUNKS if copied else FEW_CHUNKS if added else 1)
     budget = COPIED if copied else target.l2_bytes // 8
     size = _strip(product, var, min(chunk, budget // (few * product.itemsize)))
     if size is None:
@@ -60,7 +63,8 @@ def in_strips(product: Product) -> Blocking | None:
             return None
         order = (blocks[0], f"{product.terms}_outer", blocks[1], rows, f"{product.terms}_inner")
         why = f"{product.found.target.name} is added to in strips: {kept}, the operand passes by once"
-        block = even(product.trips[product.terms], max(ROWS, COPIED // (size * product.itemsize))) if copied else ROWS
+        room = COPIED if copied else COPIED // 2
+        block = even(product.trips[product.terms], max(ROWS, room // (size * product.itemsize)))
         return Blocking(order, {var: size, product.terms: block}, why)
     tile = isqrt(target.registers) * target.simd_width * product.trips[product.terms] * product.itemsize
     room = target.l1_bytes if copied else target.l1_bytes // 2

@@ -41,6 +41,27 @@ def test_rows_of_a_product_pass_by_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert "fuse('update', 'i_inner', 'i_1_inner', nest=1)" in applied["update"]
 
 
+@pytest.mark.parametrize(
+    ("items", "columns", "strip", "terms"),
+    [
+        (16, 1024, 128, 64),  # few items: half as many strips as threads may want, in long pieces of few rows
+        (16, 4096, 512, 16),
+        (8, 2400, 240, 32),
+        (40, 1024, 64, 256),  # a strip is copied, for so many: its rows would take each other's place
+    ],
+)
+def test_few_items_add_to_long_strips(items: int, columns: int, strip: int, terms: int) -> None:
+    net = Net(items, seed=1)
+    net.force_backward = True
+    layer = FullyConnectedLayer(net, MemoryDataLayer(net, (columns,)), 1024)
+    (outcomes,) = (found for phase, _, _, found in scheduled(net, layer, "avx2") if phase == "backward")
+    applied = [found.command.text for found in outcomes if found.status == "applied"]
+    assert [text for text in applied if text.startswith("tile_loop") and "nest=1" in text] == [
+        f"tile_loop('backward', 'i_1', {strip}, nest=1)",
+        f"tile_loop('backward', 'k', {terms}, nest=1)",
+    ]
+
+
 @pytest.mark.parametrize("target", running_targets())
 def test_sums_over_positions_stay_in_registers(target: str) -> None:
     """Results are outside of their terms although borders clip one of these."""

@@ -1,0 +1,79 @@
+"""The layouts of a layer's parameters, which ``latte tune`` chooses for all phases before it searches each of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from latte.net import Net
+from latte.tools.tune.files import tried_entry, write_entries
+from latte.tools.tune.session import Machine
+from latte.tools.tune.subjects import Together, Tunable, tunables
+from swirl.build.cache import cache_key
+from swirl.errors import CommandError
+from swirl.schedule.recipe import DEFAULT_SCHEDULE
+from swirl.tune.candidates import Candidate
+from swirl.tune.layouts import ORIGIN, LayoutSpace
+from swirl.tune.log import KEY_DIGITS
+from swirl.tune.searches import RANKED
+
+
+def layout_choices(found: Sequence[Tunable], declared: Callable[[], Net], machine: Machine) -> Iterator[Tunable]:
+    """For each layer whose phases the default schedule has written, the choice of its parameters' layouts: its first
+    phase, together with the others. A recipe builds on the layouts that it has chosen itself.
+
+    Args:
+        found: the phases of a net that are used, in order.
+        declared: declares the net again.
+        machine: that it is for.
+    """
+    done: set[str] = set()
+    for first in found:
+        own = {storage for storage, chooses in _region_parameters(first).items() if chooses} - done
+        phases = [each for each in found if own & _storage(each)]
+        recipes = {each.unit.recipe.name if each.unit.recipe is not None else "" for each in phases}
+        if not own or phases[0] is not first or recipes != {DEFAULT_SCHEDULE}:
+            continue
+        done |= own
+        space = LayoutSpace(first.subject)
+        if space.size():
+            key = cache_key(ORIGIN, *(each.key for each in phases))[:KEY_DIGITS]
+            together = Together(tuple(phases), _after(phases, declared, machine))
+            yield replace(first, space=space, default=None, key=key, together=together, searched_by=RANKED)
+
+
+def _region_parameters(tunable: Tunable) -> dict[str, bool]:
+    begun = tunable.subject.begun
+    return dict(begun.state.regions[begun.region].parameters)
+
+
+def _storage(tunable: Tunable) -> set[str]:
+    return {buffer.name for buffer in tunable.subject.program.buffers.values()}
+
+
+def _after(
+    phases: Sequence[Tunable], declared: Callable[[], Net], machine: Machine
+) -> Callable[[Candidate], list[Tunable]]:
+    made: dict[str, list[Tunable]] = {}
+
+    def after(candidate: Candidate) -> list[Tunable]:
+        """The phases of a net with that schedule of the first one."""
+        if candidate.key not in made:
+            made[candidate.key] = scheduled(candidate)
+        return made[candidate.key]
+
+    def scheduled(candidate: Candidate) -> list[Tunable]:
+        net = declared()
+        with tempfile.TemporaryDirectory() as scratch:
+            write_entries(Path(scratch), [tried_entry(phases[0], candidate, machine.target.name, machine.threads)])
+            net.graph.settings.recipes = (Path(scratch), *net.graph.settings.recipes)
+            found, _ = tunables(net, machine.target, machine.threads, {each.unit.name for each in phases})
+        named = {each.name: each for each in found}
+        missing = next((each.name for each in phases if each.name not in named), None)
+        if missing is not None:
+            raise CommandError(f"with other layouts there is no {missing}")
+        return [replace(named[each.name], alike=each.alike) for each in phases]
+
+    return after
