@@ -302,6 +302,9 @@ class CommandMaker:
         how = self.pick(({}, {"inner": self.loop()}, {"once": True}))
         return (self.loop(),), how | self.pick(({}, {"apart": True}))
 
+    def distribute(self) -> Any:
+        return (self.loop(),), self.pick(({}, {"recompute": True}))
+
     def shift_mean(self) -> Any:
         return (self.loop(),), self.pick(({}, {"occurrence": self.pick((0, 0, -1, 1))}))
 
@@ -320,7 +323,7 @@ COMMAND_MAKERS: dict[str, Callable[[CommandMaker], tuple[tuple[Any, ...], dict[s
     "parallelize": CommandMaker.parallelize,
     "interchange": CommandMaker.nested,
     "fuse": CommandMaker.fuse,
-    "distribute": CommandMaker.looped,
+    "distribute": CommandMaker.distribute,
     "scalar_replace": CommandMaker.scalar_replace,
     "hoist": CommandMaker.optional,
     "split": CommandMaker.split,

@@ -193,6 +193,7 @@ USES = [
         lambda p: COMMANDS["distribute"](COMMANDS["scalar_expand"](p, ["t"]), "i"),
         ("local",),
     ),
+    use("distribute recompute", "j", name="distribute", recompute=True, on="nest"),
     use("vectorize", "i", 8, on="map sum largest local guard start pair"),
     use("vectorize gather", "j", 2, name="vectorize", strided="gather", on="map sum guard start pair local"),
     use("parallelize", "j", on=ALL),

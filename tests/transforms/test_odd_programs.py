@@ -206,7 +206,7 @@ class Arguments:
 
 MAKERS: dict[str, Callable[[Arguments], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "contract": lambda a: (("t",), {}),
-    "distribute": lambda a: ((a.loop(),), {}),
+    "distribute": lambda a: ((a.loop(),), {"recompute": a.pick(False, True)}),
     "factor": lambda a: ((a.loop(),), {}),
     "flatten": lambda a: ((a.some(),), {}),
     "fuse": lambda a: ((a.loop(), a.loop()), {"shift": a.pick(0, 0, 1, 2)}),

@@ -59,11 +59,13 @@ class Group:
     Args:
         number: of the group.
         gnu, clang: of g++ and of clang++.
+        vectors: whether they are for a target with vectors.
     """
 
     number: int
     gnu: tuple[str, ...]
     clang: tuple[str, ...]
+    vectors: bool
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def texts(
         "vectors": any(file.vectors for file in files),
         "files": files,
         "groups": list(groups.values()),
-        "optimise": OPTIMISE,
+        "optimise": {"OPTIMISE": OPTIMISE, "OPTIMISE_PORTABLE": OPTIMISE},
     }
     tensors = [(tensor.name, tensor.dtype, tensor.shape, tensor.below) for tensor in (*inputs, *outputs)]
     hashed = json.dumps([VERSION, tensors, [[file.stem, file.text] for file in files]])
@@ -150,7 +152,7 @@ def _files(
     alike: dict[Group, dict[str, TranslationUnit]] = {}
     for unit in code.kernels.values():
         gnu, clang = (_flags(unit, compiler, target) for compiler in (GNU, CLANG))
-        group = groups.setdefault((gnu, clang), Group(len(groups) + 1, gnu, clang))
+        group = groups.setdefault((gnu, clang), Group(len(groups) + 1, gnu, clang, vectors))
         alike.setdefault(group, {})[unit.name] = unit
     group_of = {kernel: group for group, units in alike.items() for kernel in units}
     tables = _rendered(name, "target.cpp.j2", {"name": name, "target": _of_target(code)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
@@ -10,6 +11,7 @@ from swirl.analysis.loop_facts import NEAR, Contraction, contractions, facts, mo
 from swirl.analysis.statements import statements_of
 from swirl.ir.nest import Nest, loop_of, variable_of
 from swirl.ir.paths import Path, loops
+from swirl.ir.trees import nodes
 from swirl.schedule.rules.blocking import all_make, gains_alone
 from swirl.schedule.rules.flattening import flatten
 from swirl.schedule.rules.hardware import READ_OFTEN
@@ -64,12 +66,57 @@ def cut(own: Trials) -> bool:
     if _shared_loop(own, refused) is not None:
         own.give_own_names()
     while (shared := _shared_loop(own, refused)) is not None:
+        around = _around(own.nests[0], shared)
         if own.apply("each sum has loops of its own", "distribute", shared):
             own.give_own_names()
+            done = True
+        elif _locals_are_cheap(own.nests[0], shared) and _cut_with_locals(own, [shared, *around]):
             done = True
         else:
             refused.add(shared)
     return done
+
+
+def _cut_with_locals(own: Trials, around: Sequence[str]) -> bool:
+    """Cut a loop whose statements share locals, and those around it: each sum computes them again, and has a nest of
+    its own, so that its operands may be copied for it alone. Whether the loop was cut.
+
+    rewrite:
+        for n in range(8):                               for n in range(8):
+            for i in range(64):                              for i in range(64):
+                for d in range(64):                              for d in range(64):
+                    t = g[n, i, d] / 64.0           →                t = g[n, i, d] / 64.0
+                    s[n, i] += t * x[n, d]                           s[n, i] += t * x[n, d]
+                    y[n, d] += t * a[n, i]               for n in range(8):
+                                                             for i in range(64):
+                                                                 for d in range(64):
+                                                                     t = g[n, i, d] / 64.0
+                                                                     y[n, d] += t * a[n, i]
+
+    Hardware: lanes of the one are terms of the other: in one loop, one of them gathers.
+    """
+    inner, *outer = around
+    if not own.apply("each sum computes what it shares with others", "distribute", inner, recompute=True):
+        return False
+    for var in outer:
+        own.apply("each sum has a nest of its own", "distribute", var)
+    own.give_own_names()
+    return True
+
+
+def _around(nest: Nest, var: str) -> list[str]:
+    """The loops around a loop, the innermost first."""
+    path = next(path for path, node in loops(nest.body) if variable_of(node) == var)
+    return [
+        variable_of(node) for at, node in reversed([*loops(nest.body)]) if len(at) < len(path) and path[: len(at)] == at
+    ]
+
+
+def _locals_are_cheap(nest: Nest, var: str) -> bool:
+    """Whether the locals of a loop's body are a few operations each, that sums may repeat."""
+    body = next(node.body for _, node in loops(nest.body) if variable_of(node) == var)
+    values = [node.value for node in body if isinstance(node, ast.AnnAssign) and node.value is not None]
+    return not any(isinstance(part, ast.Call) for value in values for part in nodes(value))
 
 
 def parted(trials: Trials) -> Sequence[Nest]:

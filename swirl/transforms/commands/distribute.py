@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.ir.nest import Program, names_in, variable_of
+from swirl.ir.nest import Program, expr, fresh, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import at, replace_at
 from swirl.ir.printing import unparse
+from swirl.ir.trees import name_of, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
 from swirl.transforms.rewrites.checks.refusals import refuse
 from swirl.transforms.rewrites.checks.ways_out import nest_of, step, tried
 from swirl.transforms.rewrites.loops.nesting import nest_each, split_body
-from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each
+from swirl.transforms.rewrites.sites import Site, loop_at, rewrite_each, taken_names
 
 
 @command()
-def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = None) -> Program:
+def distribute(
+    program: Program, loop_var: LoopName, *, recompute: bool = False, nest: NestName | None = None
+) -> Program:
     """Split a loop into one loop for each statement of its body; statements that share a local stay together.
 
     rewrite:
@@ -26,8 +29,18 @@ def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = 
             s                       →       for c in range(C): t
             t
 
+    rewrite (recompute=True):
+        for d in range(D):                     for d in range(D):
+            t: float32 = g[d] / 64.0               t: float32 = g[d] / 64.0
+            a[d] += t * x[d]              →        a[d] += t * x[d]
+            b[d] += t * y[d]                   for d in range(D):
+                                                   t_1: float32 = g[d] / 64.0
+                                                   b[d] += t_1 * y[d]
+
     Args:
         loop_var: the loop.
+        recompute: whether each loop computes the locals that it reads by itself: those that are set once, from what the
+            loop does not change.
         nest: only in this nest (index or label).
 
     Raises:
@@ -38,7 +51,12 @@ def distribute(program: Program, loop_var: LoopName, *, nest: NestName | None = 
 
     def rewrite(before: Program, site: Site) -> Program:
         target = before.nests[site.nest]
-        old = tagged(target.body)
+        body = target.body
+        if recompute:
+            node = at(body, site.path)
+            assert isinstance(node, ast.For)
+            body = replace_at(body, site.path, [loop_of(node).node(_with_own_locals(node.body, taken_names(before)))])
+        old = tagged(body)
         node = at(old, site.path)
         assert isinstance(node, ast.For)
         cuts = _cuts(node.body)
@@ -67,6 +85,35 @@ def _parted(program: Program, site: Site) -> Callable[[], str | None]:
     names = [unparse(s.target) for s in node.body if isinstance(s, ast.AnnAssign)]
     expanded = step("scalar_expand", names[0] if len(names) == 1 else names, var, nest=only)
     return tried(program, (expanded, step("distribute", var, nest=only)))
+
+
+def _with_own_locals(body: list[ast.stmt], taken: set[str]) -> list[ast.stmt]:
+    """Statements with the locals that each of them reads right before it, where these are set once, from what no
+    statement changes."""
+    changed = {name_of(target) for target in targets_in(body)}
+    own: dict[str, ast.AnnAssign] = {}
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            name = name_of(node.target)
+            if not changed & {name, *names_in(node.value)}:
+                own[name] = node
+    result, met = list[ast.stmt](), set[str]()
+    for node in body:
+        if node in own.values():
+            continue
+        read = names_in(node)
+        needed = list[ast.AnnAssign]()
+        for name, declared in reversed(own.items()):  # a local may read those before it
+            if name in read:
+                needed.insert(0, declared)
+                read |= names_in(declared)
+        names = {name_of(each.target): name_of(each.target) for each in needed}
+        for name in names.keys() & met:
+            names[name] = fresh(name, taken)
+        met, taken = met | names.keys(), taken | {*names.values()}
+        mapping = {name: expr(new) for name, new in names.items() if name != new}
+        result += [substitute(each, mapping) for each in (*needed, node)]
+    return result
 
 
 def _cuts(body: list[ast.stmt]) -> list[int]:

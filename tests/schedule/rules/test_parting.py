@@ -36,6 +36,28 @@ def test_what_a_product_reads_again_has_loops_of_its_own() -> None:
     assert any(text.startswith("vectorize('update', 'j', 8") and "gather" not in text for text in update)
 
 
+SHARED = """
+for n in range(6):
+    for j in range(40):
+        for i in range(35):
+            for d in range(33):
+                part: float32 = {value}
+                s[n, i, j] += part * x[n, j, d]
+                y[n, j, d] += part * a[n, i, j]
+"""
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512"])
+def test_products_that_share_a_local_have_nests_of_their_own(target: str) -> None:
+    """As of the gradients of ``x xᵀ x``: lanes of the one are terms of the other."""
+    sizes = {"g": (6, 35, 33), "s": (6, 35, 40), "x": (6, 40, 33), "y": (6, 40, 33), "a": (6, 35, 40)}
+    text, applied = by_rule("cut", program(SHARED.format(value="g[n, i, d] / 64.0"), **sizes), target, None)
+    assert "distribute('forward', 'd', recompute=True)" in applied
+    assert text.count("part: float32") + text.count("part_1: float32") == 2 and text.count("for n in") == 2
+    _, applied = by_rule("cut", program(SHARED.format(value="exp(g[n, i, d])"), **sizes), target, None)
+    assert not any("recompute" in each for each in applied), "a function is not computed twice"
+
+
 class TimesTransposed(Ensemble):
     """A matrix times another one's transpose, element by element."""
 
