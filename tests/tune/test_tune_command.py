@@ -265,6 +265,22 @@ def test_a_small_budget_goes_to_the_phase_that_loses_most(monkeypatch: pytest.Mo
     assert [each.seconds for each in whole._sliced([first, second], 60.0)] == [40.0, 20.0]
 
 
+def test_what_the_budget_does_not_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that has begun is brought to its end; the next ones do not begin."""
+    slices = [
+        whole.Slice(SimpleNamespace(name=f"conv{number} forward", together=None), 10.0, 0.5, 1.0)  # type: ignore[arg-type]
+        for number in (1, 2, 3)
+    ]
+    clock, told = iter([0.0, 0.0, 31.0]), list[str]()
+    monkeypatch.setattr(whole, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(whole, "search", lambda tunable, *_: tunable.name)
+    options = SimpleNamespace(method="random", seed=0)
+    nothing = [None] * 4
+    found = list(whole.searched(slices, options, *nothing, told.append, lambda *_: None))  # type: ignore[arg-type]
+    assert found == ["conv1 forward"]  # type: ignore[comparison-overlap]
+    assert told == ["the budget is over: 2 of 3 searches were not begun"]
+
+
 def test_choices_hold_in_every_process_and_files_may_print(file: Path) -> None:
     Path("own", "slow.py").write_text(
         'def forward(s, target):\n    s.tile_loop("forward", "_neuron_index_2", s.choose("size", [2, 4], default=2))\n'

@@ -210,6 +210,9 @@ def searched(
     end = monotonic() + sum(each.seconds for each in slices)
     chosen: list[Found] = []
     for number in range(len(slices)):
+        if number and monotonic() >= end:
+            tell(f"the budget is over: {len(slices) - number} of {len(slices)} searches were not begun")
+            return
         if chosen and slices[number].tunable.together is None:
             slices, chosen = _after(chosen, slices, options, machine, tell), []
         each = slices[number]
