@@ -45,6 +45,7 @@ class CommandMethods:
         phase: str,
         loop_var: LoopName,
         *,
+        recompute: bool = False,
         occurrence: LoopOccurrence | None = None,
         nest: NestName | None = None,
         optional: bool = False,

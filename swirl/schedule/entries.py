@@ -46,7 +46,7 @@ class Entry:
         function: ``forward_1(s, target)``: a phase, and what tells it from others of the file.
         target: the name of the target that it was found for.
         nests: key of the phase's nests before any command; see :func:`key_of`.
-        form: key of the same without sizes; see :func:`form_of`.
+        form: key of the same without sizes; see :func:`form_of`. Empty where the entry is for its very nests alone.
         sizes: of the phase's buffers, by their names there: extents, those of an item after the batch.
         threads: with which it was measured. It is used with any number: results do not depend on it.
         ms: milliseconds, and of what it was measured beside: ``{"tuned": 1.2, "shipped": 1.4}``. For readers.

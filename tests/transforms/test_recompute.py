@@ -42,6 +42,12 @@ def test_what_an_inner_loop_reads_is_before_it(target: Target) -> None:
     assert_compiles_to_same(after, target)
 
 
+def test_a_block_may_have_a_local_of_the_same_name() -> None:
+    before = shared("for k in range(5):\n t: float32 = y[k]\n a[i] += t\nt: float32 = g[i, d]\na[i] += t\nb[d] += t")
+    after = assert_same(before, DISTRIBUTE(before, "d", recompute=True))
+    assert after.text.count("float32 = g[i, d]") == 2
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -31,6 +31,7 @@ from latte.tools.tune.subjects import Tunable, tunables
 from latte.tools.tune.verify import verify
 from swirl.cost.time import Rates
 from swirl.errors import LatteError
+from swirl.schedule.files import read_recipe
 from swirl.target.targets import TARGETS
 from swirl.tune import layouts
 from swirl.tune.candidates import Candidate, Subject
@@ -271,6 +272,7 @@ def test_from_a_file_to_layouts_that_are_used(tmp_path: Path, monkeypatch: pytes
     (group,) = whole.entries_of([found], options, on, told.append)
     (path,) = write_entries(out, group)
     text = path.read_text()
+    assert [each.form for each in read_recipe(path).entries] == [""], "layouts are for these sizes alone"
     assert "# fully_connected2 forward, fully_connected2 backward, fully_connected2 update." in text
     net = load_net(options.file)
     net.graph.settings.recipes = (out,)

@@ -112,7 +112,7 @@ def texts(
         "vectors": any(file.vectors for file in files),
         "files": files,
         "groups": list(groups.values()),
-        "optimise": {"OPTIMISE": OPTIMISE, "OPTIMISE_PORTABLE": OPTIMISE},
+        "optimise": OPTIMISE,
     }
     tensors = [(tensor.name, tensor.dtype, tensor.shape, tensor.below) for tensor in (*inputs, *outputs)]
     hashed = json.dumps([VERSION, tensors, [[file.stem, file.text] for file in files]])

@@ -94,7 +94,7 @@ def tried_entry(tunable: Tunable, candidate: Candidate, target: str, threads: in
         target, threads: that it is for.
     """
     program = tunable.subject.program
-    keys = key_of(program), form_of(program)
+    keys = key_of(program), "" if tunable.lays_out else form_of(program)
     commands = tuple((each, "") for each in candidate.commands)
     return NewEntry(tunable.kinds, tunable.phase, target, threads, *keys, sizes_of(program), {}, (), commands)
 

@@ -22,26 +22,28 @@ from swirl.tune.searches import RANKED
 
 def layout_choices(found: Sequence[Tunable], declared: Callable[[], Net], machine: Machine) -> Iterator[Tunable]:
     """For each layer whose phases the default schedule has written, the choice of its parameters' layouts: its first
-    phase, together with the others. A recipe builds on the layouts that it has chosen itself.
+    phase, together with the others. A recipe builds on the layouts that it has chosen itself. Of layers that are equal
+    some phases stand for several, and others do not, as the gradient of the data is not needed: these are left out.
 
     Args:
-        found: the phases of a net that are used, in order.
+        found: all phases of a net that are used, in order.
         declared: declares the net again.
         machine: that it is for.
     """
     done: set[str] = set()
     for first in found:
         own = {storage for storage, chooses in _region_parameters(first).items() if chooses} - done
-        phases = [each for each in found if own & _storage(each)]
+        phases = [replace(each, lays_out=each is first) for each in found if own & _storage(each)]
+        alike = any(len(each.alike) > 1 for each in phases)
         recipes = {each.unit.recipe.name if each.unit.recipe is not None else "" for each in phases}
-        if not own or phases[0] is not first or recipes != {DEFAULT_SCHEDULE}:
+        if not phases or alike or not phases[0].lays_out or recipes != {DEFAULT_SCHEDULE}:
             continue
         done |= own
         space = LayoutSpace(first.subject)
         if space.size():
             key = cache_key(ORIGIN, *(each.key for each in phases))[:KEY_DIGITS]
             together = Together(tuple(phases), _after(phases, declared, machine))
-            yield replace(first, space=space, default=None, key=key, together=together, searched_by=RANKED)
+            yield replace(phases[0], space=space, default=None, key=key, together=together, searched_by=RANKED)
 
 
 def _region_parameters(tunable: Tunable) -> dict[str, bool]:
@@ -74,6 +76,6 @@ def _after(
         missing = next((each.name for each in phases if each.name not in named), None)
         if missing is not None:
             raise CommandError(f"with other layouts there is no {missing}")
-        return [replace(named[each.name], alike=each.alike) for each in phases]
+        return [replace(named[each.name], alike=each.alike, lays_out=each.lays_out) for each in phases]
 
     return after

@@ -44,6 +44,7 @@ class Tunable:
         searched_by: the search, where it does not follow from the method alone; see
             :data:`swirl.tune.methods.METHODS`.
         together: where layouts are chosen: the phases whose times are added up.
+        lays_out: whether layouts that were searched are chosen by its commands. They are for these sizes alone.
     """
 
     unit: Unit
@@ -57,6 +58,7 @@ class Tunable:
     alike: list[str] = field(default_factory=list)
     searched_by: str = ""
     together: Together | None = None
+    lays_out: bool = False
 
     @property
     def name(self) -> str:

@@ -137,9 +137,9 @@ def _verdict(path: Path, entry: Entry, lines: Sequence[Line]) -> Verdict:
     subject = found[0][1]
     try:
         candidate = _candidate(path, entry, subject)
-        chosen = _layouts_chosen(candidate, found, lines, made_for)
     except LatteError as error:
         return Verdict(FAILS, str(error))
+    chosen = _layouts_chosen(candidate, found, lines, made_for)
     line, known = chosen or _alone(found)
     if candidate.key == known.key:
         return Verdict(FAILS, "it is the schedule that there is without it")
@@ -181,10 +181,15 @@ def _layouts_chosen(
     """The last line of a search that has chosen the layouts of a candidate, where these are not those that the phase
     had; with the schedule that it had."""
     commands = {(each.subject, each.key): each.commands for each in lines if isinstance(each, CandidateLine)}
-    best = {each.subject: each.key for each in lines if isinstance(each, ResultLine) and each.after}
+    subjects = {each.subject for each in lines if isinstance(each, SubjectLine)}
+    best = {
+        each.subject: each.key
+        for each in lines
+        if isinstance(each, ResultLine) and each.after and subjects.issuperset(each.after[1:])
+    }
     for line, subject in found:
         made = commands.get((line.subject, best.get(line.subject, "")))
-        if line.together and made is not None:
+        if line.together and made is not None and subjects.issuperset(line.together[1:]):
             known = subject.after(commands_of(line.known))
             if subject.after(commands_of(made)).layouts == candidate.layouts != known.layouts:
                 return line, known

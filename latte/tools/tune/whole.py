@@ -108,7 +108,10 @@ def planned(
     def declared() -> Net:
         return load_net(options.file, options.choices)
 
-    choices = [] if options.phases else list(layout_choices(found, declared, machine))
+    choices = []
+    if not options.phases:  # layouts concern all phases, also those in chains that are not searched
+        every = tunables(net, machine.target, machine.threads, (), phases)[0] if options.layers else found
+        choices = list(layout_choices(every, declared, machine))
     found = list(_with_spaces(found, options, machine, tell))
     budget = options.budget - min(ACCEPTING[0] * options.budget, ACCEPTING[1])
     if options.layers:

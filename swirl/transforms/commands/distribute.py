@@ -8,7 +8,7 @@ from collections.abc import Callable
 from swirl.ir.nest import Program, expr, fresh, loop_of, names_in, substitute, variable_of
 from swirl.ir.paths import at, replace_at
 from swirl.ir.printing import unparse
-from swirl.ir.trees import name_of, targets_in
+from swirl.ir.trees import declared_in, name_of, targets_in
 from swirl.transforms.arguments import LoopName, NestName
 from swirl.transforms.command import command
 from swirl.transforms.rewrites.checks.dependence_order import check_order, tagged
@@ -101,7 +101,7 @@ def _with_own_locals(body: list[ast.stmt], taken: set[str]) -> list[ast.stmt]:
     for node in body:
         if node in own.values():
             continue
-        read = names_in(node)
+        read = names_in(node) - declared_in(node)
         needed = list[ast.AnnAssign]()
         for name, declared in reversed(own.items()):  # a local may read those before it
             if name in read:

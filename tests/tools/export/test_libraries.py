@@ -337,7 +337,7 @@ def test_two_libraries_in_a_program_under_the_sanitizers(tmp_path: Path) -> None
         ("words", nets.WORDS, ["--target", target, "--layer", "both", "--layer", "scores"]),
     ):
         folder = exported(tmp_path / name, text, *options, "--name", name)
-        made(folder, f"lib{name}.a", "OPTIMISE=-O1", "OPTIMISE_PORTABLE=-O1", warnings=f"{sanitizers} -Wall -Wextra")
+        made(folder, f"lib{name}.a", "OPTIMISE=-O1", warnings=f"{sanitizers} -Wall -Wextra")
         folders[name] = folder
     flags = [*sanitizers.split(), "-Wall", "-Wextra", "-Werror"]
     includes = [f"-I{folder}" for folder in folders.values()]
