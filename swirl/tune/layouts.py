@@ -176,15 +176,11 @@ class PhasesEvaluator:
         timed[known.key] = Timed(MEASURED, "", (evaluator.best,), (evaluator.best,))
         return {number: timed[candidate.key] for number, candidate in own.items()}
 
-    def close(self) -> None:
-        """End the processes that run kernels."""
-        self._stack.close()
-
     def __enter__(self) -> PhasesEvaluator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._stack.close()
 
 
 def _added(parts: Sequence[Timed]) -> Timed:

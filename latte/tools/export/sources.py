@@ -59,13 +59,13 @@ class Group:
     Args:
         number: of the group.
         gnu, clang: of g++ and of clang++.
-        vectors: whether they are for a target with vectors.
+        optimise: the variable of the build files that says how the files are optimised.
     """
 
     number: int
     gnu: tuple[str, ...]
     clang: tuple[str, ...]
-    vectors: bool
+    optimise: str
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ def _files(
     alike: dict[Group, dict[str, TranslationUnit]] = {}
     for unit in code.kernels.values():
         gnu, clang = (_flags(unit, compiler, target) for compiler in (GNU, CLANG))
-        group = groups.setdefault((gnu, clang), Group(len(groups) + 1, gnu, clang, vectors))
+        optimise = "OPTIMISE" if vectors else "OPTIMISE_PORTABLE"
+        group = groups.setdefault((gnu, clang), Group(len(groups) + 1, gnu, clang, optimise))
         alike.setdefault(group, {})[unit.name] = unit
     group_of = {kernel: group for group, units in alike.items() for kernel in units}
     tables = _rendered(name, "target.cpp.j2", {"name": name, "target": _of_target(code)})

@@ -72,16 +72,12 @@ def new_entry(found: Found, target: str, threads: int, shipped: bool, method: st
     if found.default and shipped:
         ms["default"] = found.default * 1e3
     times = ", ".join(f"{name} {value:.4g} ms" for name, value in ms.items() if name != "tuned")
-    told = [
-        f"{ms['tuned']:.4g} ms, {found.limit / found.tuned:.0%} of the machine's limit; {times}.",
-        f"Found by {method}, seed {seed}: {found.tried} schedules were measured, {found.refused} refused.",
-    ]
-    if tunable.together is not None:
-        phases = ", ".join(each.name for each in tunable.together.phases)
-        told[1:] = [
-            f"Layouts of parameters: {found.tried} were measured, {found.refused} refused. Times are sums:",
-            f"{phases}.",
-        ]
+    told = [f"{ms['tuned']:.4g} ms, {found.limit / found.tuned:.0%} of the machine's limit; {times}."]
+    if tunable.together is None:
+        told.append(f"Found by {method}, seed {seed}: {found.tried} schedules were measured, {found.refused} refused.")
+    else:
+        told.append(f"Layouts of parameters: {found.tried} were measured, {found.refused} refused. Times are sums:")
+        told.append(f"{', '.join(each.name for each in tunable.together.phases)}.")
     return replace(tried_entry(tunable, best, target, threads), ms=ms, told=tuple(told), commands=commands)
 
 

@@ -32,23 +32,25 @@ def layout_choices(found: Sequence[Tunable], declared: Callable[[], Net], machin
     """
     done: set[str] = set()
     for first in found:
-        own = {storage for storage, chooses in _region_parameters(first).items() if chooses} - done
-        phases = [replace(each, lays_out=each is first) for each in found if own & _storage(each)]
-        alike = any(len(each.alike) > 1 for each in phases)
-        recipes = {each.unit.recipe.name if each.unit.recipe is not None else "" for each in phases}
-        if not phases or alike or not phases[0].lays_out or recipes != {DEFAULT_SCHEDULE}:
+        begun = first.subject.begun
+        parameters = begun.state.regions[begun.region].parameters
+        own = {storage for storage, chooses in parameters.items() if chooses} - done
+        phases = [each for each in found if own & _storage(each)] if own else []
+        if not phases or phases[0] is not first or not all(map(_is_by_default, phases)):
             continue
         done |= own
         space = LayoutSpace(first.subject)
         if space.size():
+            phases[0] = replace(first, lays_out=True)
             key = cache_key(ORIGIN, *(each.key for each in phases))[:KEY_DIGITS]
             together = Together(tuple(phases), _after(phases, declared, machine))
             yield replace(phases[0], space=space, default=None, key=key, together=together, searched_by=RANKED)
 
 
-def _region_parameters(tunable: Tunable) -> dict[str, bool]:
-    begun = tunable.subject.begun
-    return dict(begun.state.regions[begun.region].parameters)
+def _is_by_default(tunable: Tunable) -> bool:
+    """Whether the default schedule has written a phase, which is that of one layer or chain alone."""
+    recipe = tunable.unit.recipe
+    return recipe is not None and recipe.name == DEFAULT_SCHEDULE and len(tunable.alike) == 1
 
 
 def _storage(tunable: Tunable) -> set[str]:

@@ -33,6 +33,7 @@ from swirl.tune.searches import run_search
 from swirl.tune.spaces import Draw, ListedPool, ListedSpace, Point, Pool
 
 Measuring = Evaluator | PhasesEvaluator
+"""What measures candidates of a phase, or of phases together."""
 FINALISTS = 3
 """Candidates that are measured again at the end: the luckiest of many is seldom the best."""
 GAIN = 1.03

@@ -63,7 +63,12 @@ class Tunable:
     @property
     def name(self) -> str:
         """``conv1_relu1 forward``, or ``conv1_relu1 layouts``."""
-        return f"{self.unit.name} {'layouts' if self.together else self.phase}"
+        return self.phase_name if self.together is None else f"{self.unit.name} layouts"
+
+    @property
+    def phase_name(self) -> str:
+        """``conv1_relu1 forward``, also where layouts are chosen."""
+        return f"{self.unit.name} {self.phase}"
 
     @property
     def kinds(self) -> tuple[str, ...]:

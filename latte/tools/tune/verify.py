@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,8 +139,9 @@ def _verdict(path: Path, entry: Entry, lines: Sequence[Line]) -> Verdict:
         candidate = _candidate(path, entry, subject)
     except LatteError as error:
         return Verdict(FAILS, str(error))
-    chosen = _layouts_chosen(candidate, found, lines, made_for)
-    line, known = chosen or _alone(found)
+    subjects = {line.subject: line for line in lines if isinstance(line, SubjectLine)}
+    chosen = _layouts_chosen(candidate, found, lines, subjects)
+    line, known, after = chosen or (*_alone(found), ())
     if candidate.key == known.key:
         return Verdict(FAILS, "it is the schedule that there is without it")
     if candidate.layouts != known.layouts and chosen is None:
@@ -151,7 +152,7 @@ def _verdict(path: Path, entry: Entry, lines: Sequence[Line]) -> Verdict:
     with (
         Evaluator(subject, known, threads, line.items)
         if chosen is None
-        else _together(subject, known, line, lines, threads)
+        else _together(subject, known, line, after, subjects, threads)
     ) as evaluator:
         (timed,) = evaluator.measure([candidate], FINAL_RUNS)
     if timed.outcome != MEASURED or timed.ratio is None:
@@ -176,38 +177,44 @@ def _alone(found: Sequence[tuple[SubjectLine, Subject]]) -> tuple[SubjectLine, C
 
 
 def _layouts_chosen(
-    candidate: Candidate, found: Sequence[tuple[SubjectLine, Subject]], lines: Sequence[Line], target: Target
-) -> tuple[SubjectLine, Candidate] | None:
+    candidate: Candidate,
+    found: Sequence[tuple[SubjectLine, Subject]],
+    lines: Sequence[Line],
+    subjects: Mapping[str, SubjectLine],
+) -> tuple[SubjectLine, Candidate, Sequence[str]] | None:
     """The last line of a search that has chosen the layouts of a candidate, where these are not those that the phase
-    had; with the schedule that it had."""
+    had; with the schedule that it had, and the subjects of the phases with these layouts."""
     commands = {(each.subject, each.key): each.commands for each in lines if isinstance(each, CandidateLine)}
-    subjects = {each.subject for each in lines if isinstance(each, SubjectLine)}
-    best = {
-        each.subject: each.key
+    ends = {
+        each.subject: each
         for each in lines
-        if isinstance(each, ResultLine) and each.after and subjects.issuperset(each.after[1:])
+        if isinstance(each, ResultLine) and each.after and subjects.keys() >= {*each.after[1:]}
     }
     for line, subject in found:
-        made = commands.get((line.subject, best.get(line.subject, "")))
-        if line.together and made is not None and subjects.issuperset(line.together[1:]):
+        end = ends.get(line.subject)
+        made = commands.get((end.subject, end.key)) if end is not None else None
+        if end is not None and made is not None and line.together and subjects.keys() >= {*line.together[1:]}:
             known = subject.after(commands_of(line.known))
             if subject.after(commands_of(made)).layouts == candidate.layouts != known.layouts:
-                return line, known
+                return line, known, end.after
     return None
 
 
 def _together(
-    subject: Subject, known: Candidate, line: SubjectLine, lines: Sequence[Line], threads: int
+    subject: Subject,
+    known: Candidate,
+    line: SubjectLine,
+    after: Sequence[str],
+    subjects: Mapping[str, SubjectLine],
+    threads: int,
 ) -> PhasesEvaluator:
-    """What measures a candidate with the other phases as they were when its layouts were chosen, and before."""
-    last = {each.subject: each for each in lines if isinstance(each, SubjectLine)}
-    ends = [each for each in lines if isinstance(each, ResultLine) and each.subject == line.subject and each.after]
+    """What measures a candidate with the other phases as they are with its layouts, beside these without."""
 
     def phases(keys: Sequence[str]) -> list[tuple[Subject, Candidate]]:
-        own = [(subject_of(last[key], subject.target), commands_of(last[key].known)) for key in keys[1:]]
+        own = [(subject_of(subjects[key], subject.target), commands_of(subjects[key].known)) for key in keys[1:]]
         return [(each, each.after(commands)) for each, commands in own]
 
-    others = [made for _, made in phases(ends[-1].after)]
+    others = [made for _, made in phases(after)]
     return PhasesEvaluator([(subject, known), *phases(line.together)], lambda _: others, threads, line.items)
 
 

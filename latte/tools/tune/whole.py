@@ -272,7 +272,7 @@ def entries_of(
         except LatteError as error:
             tell(f"{each.tunable.name}: {error}")
             continue
-        phase = f"{each.tunable.unit.name} {each.tunable.phase}"
+        phase = each.tunable.phase_name
         group = laid_out.get(phase, phase)
         groups.setdefault(group, {})[phase] = entry  # what is found for the phase that chooses has the layouts, too
         gains[group] = gains.get(group, 0.0) + (each.known - each.tuned) * len(each.tunable.alike)

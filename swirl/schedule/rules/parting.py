@@ -66,20 +66,17 @@ def cut(own: Trials) -> bool:
     if _shared_loop(own, refused) is not None:
         own.give_own_names()
     while (shared := _shared_loop(own, refused)) is not None:
-        around = _around(own.nests[0], shared)
-        if own.apply("each sum has loops of its own", "distribute", shared):
+        if own.apply("each sum has loops of its own", "distribute", shared) or _cut_with_locals(own, shared):
             own.give_own_names()
-            done = True
-        elif _locals_are_cheap(own.nests[0], shared) and _cut_with_locals(own, [shared, *around]):
             done = True
         else:
             refused.add(shared)
     return done
 
 
-def _cut_with_locals(own: Trials, around: Sequence[str]) -> bool:
-    """Cut a loop whose statements share locals, and those around it: each sum computes them again, and has a nest of
-    its own, so that its operands may be copied for it alone. Whether the loop was cut.
+def _cut_with_locals(own: Trials, var: str) -> bool:
+    """Cut a loop whose statements share locals without calls, and the loops around it: each sum computes them again,
+    and has a nest of its own, so that its operands may be copied for it alone. Whether the loop was cut.
 
     rewrite:
         for n in range(8):                               for n in range(8):
@@ -95,28 +92,16 @@ def _cut_with_locals(own: Trials, around: Sequence[str]) -> bool:
 
     Hardware: lanes of the one are terms of the other: in one loop, one of them gathers.
     """
-    inner, *outer = around
-    if not own.apply("each sum computes what it shares with others", "distribute", inner, recompute=True):
+    found = next(loop for loop in own.loops() if loop.var == var)
+    (node,) = (node for path, node in loops(own.nests[0].body) if path == found.path)
+    values = (each.value for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None)
+    if any(isinstance(part, ast.Call) for value in values for part in nodes(value)):
         return False
-    for var in outer:
-        own.apply("each sum has a nest of its own", "distribute", var)
-    own.give_own_names()
+    if not own.apply("each sum computes what it shares with others", "distribute", var, recompute=True):
+        return False
+    for loop in reversed(found.around.loops):
+        own.apply("each sum has a nest of its own", "distribute", loop.var)
     return True
-
-
-def _around(nest: Nest, var: str) -> list[str]:
-    """The loops around a loop, the innermost first."""
-    path = next(path for path, node in loops(nest.body) if variable_of(node) == var)
-    return [
-        variable_of(node) for at, node in reversed([*loops(nest.body)]) if len(at) < len(path) and path[: len(at)] == at
-    ]
-
-
-def _locals_are_cheap(nest: Nest, var: str) -> bool:
-    """Whether the locals of a loop's body are a few operations each, that sums may repeat."""
-    body = next(node.body for _, node in loops(nest.body) if variable_of(node) == var)
-    values = [node.value for node in body if isinstance(node, ast.AnnAssign) and node.value is not None]
-    return not any(isinstance(part, ast.Call) for value in values for part in nodes(value))
 
 
 def parted(trials: Trials) -> Sequence[Nest]:

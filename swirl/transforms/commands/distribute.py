@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from swirl.ir.nest import Program, expr, fresh, loop_of, names_in, substitute, variable_of
+from swirl.ir.nest import Program, expr, fresh, names_in, substitute, variable_of, with_inner
 from swirl.ir.paths import at, replace_at
 from swirl.ir.printing import unparse
 from swirl.ir.trees import declared_in, name_of, targets_in
@@ -53,9 +53,8 @@ def distribute(
         target = before.nests[site.nest]
         body = target.body
         if recompute:
-            node = at(body, site.path)
-            assert isinstance(node, ast.For)
-            body = replace_at(body, site.path, [loop_of(node).node(_with_own_locals(node.body, taken_names(before)))])
+            loop = loop_at(before, site)
+            body = replace_at(body, site.path, [with_inner(loop, _with_own_locals(loop.body, taken_names(before)))])
         old = tagged(body)
         node = at(old, site.path)
         assert isinstance(node, ast.For)
